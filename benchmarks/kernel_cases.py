@@ -9,6 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+import paceline_kernels
 from paceline_engine.attention.prefill.prompts import (
     LayerCache,
     PrefillAttention,
@@ -39,6 +40,13 @@ from paceline_kernels.quantized import kernel as quantized_kernel
 from paceline_kernels.quantized import reference_quantized_linear
 from paceline_kernels.rotary import kernel as rotary
 from paceline_kernels.rotary import reference_rope_and_store_kv
+from paceline_kernels.row_products import (
+    MAX_ROWS,
+    RowNorm,
+    reference_add_row_product,
+    reference_row_product,
+)
+from paceline_kernels.row_products import kernel as row_products
 from paceline_kernels.sampling import kernel as sampling
 from paceline_kernels.sampling import (
     reference_forbid,
@@ -144,6 +152,9 @@ def cases_of(layer: Layer, load: Load) -> Iterator[Case]:
     yield activation_case(layer, load.num_tokens)
     yield gelu_case(layer, load.num_tokens)
     yield int8_case(layer, load.num_tokens)
+    num_rows = min(load.num_tokens, MAX_ROWS)
+    yield gated_rows_case(layer, num_rows)
+    yield added_rows_case(layer, num_rows)
     yield int4_case(layer, load.num_tokens)
     yield adapters_case(layer, load.num_tokens)
     yield routing_case(layer, load.num_tokens)
@@ -230,6 +241,53 @@ def int8_case(layer: Layer, num_tokens: int) -> Case:
         lambda: reference_quantized_linear(x.double(), weight, scales.double()),
         num_bytes=x.nbytes + weight.nbytes + num_tokens * model.hidden * x.element_size(),
         num_flops=2 * num_tokens * model.hidden * model.features,
+    )
+
+
+def gated_rows_case(layer: Layer, num_rows: int, *, is_separate: bool = False) -> Case:
+    """Norm, both halves of an MLP and their gate, in one launch; or in three, one of cuBLAS."""
+    model = layer.model
+    x, weight = layer.randn(num_rows, model.hidden), layer.randn(2 * model.features, model.hidden)
+    weight *= model.hidden**-0.5
+    squares = x.double().square().sum(dim=1)[None]
+    norm = RowNorm(layer.randn(model.hidden), squares.float(), 1e-5)
+    wide = RowNorm(norm.weight.double(), squares, norm.eps)
+    zeros = torch.zeros_like(x)
+
+    def separate() -> Tensor:
+        normed, _ = paceline_kernels.add_rms_norm(x, zeros, norm.weight, norm.eps)
+        return activation.silu_mul(torch.nn.functional.linear(normed, weight))
+
+    return Case(
+        model.name,
+        "row_product",
+        f"{num_rows} rows",
+        separate
+        if is_separate
+        else lambda: row_products.row_product(x, weight, None, norm, "silu"),
+        lambda: reference_row_product(x.double(), weight.double(), None, wide, "silu"),
+        num_bytes=x.nbytes + weight.nbytes + num_rows * model.features * x.element_size(),
+        num_flops=4 * num_rows * model.hidden * model.features,
+    )
+
+
+def added_rows_case(layer: Layer, num_rows: int, *, is_separate: bool = False) -> Case:
+    """The product behind the gate and the residual; or cuBLAS and a sum of its own."""
+    model = layer.model
+    x, residual = layer.randn(num_rows, model.features), layer.randn(num_rows, model.hidden)
+    weight = layer.randn(model.hidden, model.features) * model.features**-0.5
+
+    def separate() -> Tensor:
+        return torch.nn.functional.linear(x, weight) + residual
+
+    return Case(
+        model.name,
+        "add_row_product",
+        f"{num_rows} rows",
+        separate if is_separate else lambda: row_products.add_row_product(x, weight, residual)[0],
+        lambda: reference_add_row_product(x.double(), weight.double(), residual.double())[0],
+        num_bytes=x.nbytes + weight.nbytes + 2 * residual.nbytes,
+        num_flops=2 * num_rows * model.hidden * model.features,
     )
 
 
@@ -490,22 +548,22 @@ def prefill_case(
     )
 
 
-def sdpa_prefill_case(layer: Layer, attend: PrefillAttention, num_tokens: int) -> Case:
-    """Torch's attention for one whole prompt, as the engine would call it."""
+def sdpa_prefill_case(layer: Layer, attend: PrefillAttention, chunk: PromptChunk) -> Case:
+    """Torch's attention for one chunk of a prompt, as the engine would call it."""
     scale = layer.model.head_size**-0.5
-    table, lens, num_blocks = layer.tables([num_tokens])
+    num_tokens, context = chunk
+    table, lens, num_blocks = layer.tables([context])
     cache = LayerCache(*layer.caches(num_blocks), None)
     q = layer.queries(num_tokens)
-    token = torch.arange(num_tokens, device=layer.device)
+    token = torch.arange(context - num_tokens, context, device=layer.device)
     slots = table[0, token // BLOCK_SIZE].long() * BLOCK_SIZE + token % BLOCK_SIZE
     starts = torch.tensor([0, num_tokens], dtype=torch.int32, device=layer.device)
-    chunks = (PromptChunk(num_tokens, num_tokens),)
-    prompts = Prompts(chunks, table, starts, lens, slots, BLOCK_SIZE)
-    num_pairs = math.comb(num_tokens + 1, 2)
+    prompts = Prompts((chunk,), table, starts, lens, slots, BLOCK_SIZE)
+    num_pairs = math.comb(context + 1, 2) - math.comb(context - num_tokens + 1, 2)
     return Case(
         layer.model.name,
         "sdpa",
-        sizes_of([f"{num_tokens}/{num_tokens}"]),
+        sizes_of([f"{num_tokens}/{context}"]),
         lambda: attend(q, cache, prompts, ScoreRules(scale)),
         lambda: reference_paged_prefill_attention(
             q.double(), cache.keys.double(), cache.values.double(), table, starts, lens, scale

@@ -29,6 +29,12 @@ CHOICES: Mapping[str, Mapping[str, Sequence[int]]] = {
         "num_warps": (4, 8),
         "num_stages": (3, 4),
     },
+    "row_product": {
+        "outputs": (64, 128),
+        "inputs": (64, 128),
+        "num_warps": (4, 8),
+        "num_stages": (3, 4, 5),
+    },
     "int4_linear": {
         "outputs": (64, 128),
         "num_warps": (4, 8),
@@ -108,6 +114,8 @@ def _products_and_rows(machine: Machine, bits: int) -> Iterator[Question]:
     for rows in (16, 64, 128):
         make = partial(cases.int8_case, layer, rows if rows < 128 else 2 * rows)
         yield Question("quantized_linear", {"bits": bits, "rows": rows}, make)
+        make = partial(cases.gated_rows_case, layer, rows)
+        yield Question("row_product", {"bits": bits, "rows": rows}, make)
         make = partial(cases.int4_case, layer, rows if rows < 128 else 2 * rows)
         yield Question("int4_linear", {"bits": bits, "rows": rows}, make)
     yield Question("quantize_rows", {}, partial(fp8_cases.rows_case, layer, 3 if dry else 4096))

@@ -49,6 +49,7 @@ ASKED_FOR_CASES = {
     "token_likelihoods": cases.likelihood_case,
 }
 QUANTIZED_ROWS = 16
+ROW_PRODUCT_ROWS = (1, 64)
 CONTEXTS = {"1 x 32k": (1, 32768), "16 x 8k": (16, 8192), "64 x 1k": (64, 1024)}
 CONTEXTS["256 x 1k"] = (256, 1024)
 
@@ -84,6 +85,7 @@ def measure(machine: Machine) -> Iterator[Found]:
             _prefills(model, machine),
             _asked_for(model, machine),
             _quantized(model, machine),
+            _row_products(model, machine),
             _experts(model, machine),
         ):
             if named[0] in machine.passed:
@@ -194,6 +196,18 @@ def _quantized(model: str, machine: Machine) -> Iterator[Named]:
         chunks = (chunk_of(label, machine),)
         make = partial(cases.prefill_case, chunks=chunks, is_fp8=True)
         yield names.prefill(f"{label}, KV in FP8", model), make, False
+
+
+def _row_products(model: str, machine: Machine) -> Iterator[Named]:
+    """Products of a decode with norm, gate and residual, beside cuBLAS and ops of their own."""
+    both = {"row_product": cases.gated_rows_case, "add_row_product": cases.added_rows_case}
+    for rows in ROW_PRODUCT_ROWS:
+        for kernel, case in both.items():
+            name = f"{kernel} of {rows} rows"
+            make = partial(case, num_rows=3 if machine.is_dry else rows)
+            yield names.pointwise(name, model), make, True
+            of_cublas = partial(make, is_separate=True)
+            yield names.pointwise(f"{name}, cuBLAS", model), of_cublas, True
 
 
 def _experts(model: str, machine: Machine) -> Iterator[Named]:

@@ -42,13 +42,12 @@ def by_sdpa(
     timed: Timed,
     sdpa: PrefillAttention = sdpa_prefill,
 ) -> Iterator[Found]:
-    """Give SDPA's figures for whole prompts.
+    """Give SDPA's figures for whole prompts and later chunks.
 
     It is no fault of ours where torch has none or is wrong: the engine would leave it out as well.
     """
-    wholes = [label for label in PROMPTS if chunk_of(label, machine).is_whole]
-    full = {label: names.prefill_by_sdpa(label, model) for label in wholes}
-    labels = [label for label in wholes if full[label] not in machine.passed]
+    full = {label: names.prefill_by_sdpa(label, model) for label in PROMPTS}
+    labels = [label for label in PROMPTS if full[label] not in machine.passed]
     if not labels:
         return
     is_absent = False
@@ -58,8 +57,7 @@ def by_sdpa(
     if is_absent:
         return
     for label in labels:
-        num_tokens = chunk_of(label, machine).tokens
-        case = partial(cases.sdpa_prefill_case, attend=sdpa, num_tokens=num_tokens)
+        case = partial(cases.sdpa_prefill_case, attend=sdpa, chunk=chunk_of(label, machine))
         yield from _no_fault(full[label], partial(timed, full[label], case), machine)
 
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import (
-    CHARS_PER_TOKEN,
     OfferedLoad,
     PlannedRequest,
     TokenLengths,
     plan,
 )
+from paceline_cli.traffic.prompts import CHARS_PER_TOKEN
 from paceline_sim.hardware import Hardware
 from paceline_sim.requests import Requests
 from paceline_tuner.service_spec import SLA

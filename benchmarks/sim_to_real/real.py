@@ -8,8 +8,9 @@ from random import Random
 import httpx
 
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.offered_load import PlannedRequest, excerpt
+from paceline_cli.traffic.offered_load import PlannedRequest
 from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.prompts import excerpt
 from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
 from paceline_tuner.loop import TuningLoop

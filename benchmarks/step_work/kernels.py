@@ -117,6 +117,21 @@ def _prefill(given: Arguments, step: Step) -> Moved:
     return Moved(read, _bytes(given, "out_ptr"), 4 * pairs * heads * given["HEAD_SIZE"])
 
 
+def _row_product(given: Arguments, _step: Step) -> Moved:
+    """Rows and the weight once; sums of parts are written by all, and read by who joins them."""
+    rows: int = given["rows"]
+    halves = 2 if given["GATE"] else 1
+    sums = 4 * rows * given["NUM_OUT"] * halves if given["IS_SPLIT"] else 0
+    read = _bytes(
+        given, "x_ptr", "weight_ptr", "bias_ptr", "norm_ptr", "squares_ptr", "residual_ptr"
+    )
+    return Moved(
+        read + sums * (given["parts"] - 1),
+        _bytes(given, "out_ptr", "new_squares_ptr") + sums * given["parts"],
+        2 * rows * given["NUM_OUT"] * halves * given["NUM_IN"],
+    )
+
+
 def _draw(given: Arguments, _step: Step) -> Moved:
     """A greedy row reads the groups' largest logits, and one group again."""
     logits = given["logits_ptr"]
@@ -162,6 +177,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "_plan_kernel": _whole("lens_ptr", into=("ends_ptr", "runs_ptr", "arrived_ptr")),
         "_decode_kernel": _decode,
         "_prefill_kernel": _prefill,
+        "_row_product_kernel": _row_product,
         "_gate_mul_kernel": _whole("x_ptr", into=("out_ptr",)),
         "_groups_kernel": _whole("logits_ptr", into=("best_ptr", "sums_ptr")),
         "_cuts_kernel": _cuts,

@@ -12,13 +12,12 @@ RANKS = 2
 
 
 def rank_work(name: str, *, by_peers: bool) -> StepWork:
-    """Run the step in one rank, the other being silent; its launches count as those of a graph."""
+    """Run the step in one rank, the other being silent."""
     with ranks_alone(RANKS, nvlink=by_peers):
         work = work_of(fake_model(name, RANKS), DECODE)
-    in_graph = tuple(replace(one, in_graph=True) for one in work.launches)
     by = "peer memory" if by_peers else "NCCL"
     step = replace(DECODE, name=f"{DECODE.name}, each of two ranks, by {by}")
-    return replace(work, step=step, launches=in_graph)
+    return replace(work, step=step)
 
 
 def without_norms_behind_sums(work: StepWork) -> StepWork:

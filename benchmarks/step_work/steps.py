@@ -74,10 +74,7 @@ class FakeModel:
         record = self.fake.record
         with self.fake.visible():
             runner, requests = self.loaded.runner, _requests(step)
-            # Ranks compute op by op so far.
-            if (
-                step.contexts and self.loaded.group.size == 1
-            ):  # of this size alone: captures of an earlier step are given up
+            if step.contexts:  # of this size alone: captures of an earlier step are given up
                 capture = CudaGraphCapture(runner.device)
                 runner.capture_decodes(capture, [len(step.contexts)], lambda _: None)
             before = Step("", tuple(context - 1 for context in step.contexts))

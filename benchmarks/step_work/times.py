@@ -57,7 +57,7 @@ def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
 
 def launch_s(work: Work, gpu: Gpu, end: End) -> float:
     """Return how long the device takes for one launch."""
-    if work.kind == "sum of ranks":
+    if work.kind in {"sum of ranks", "tokens to ranks"}:
         by_peers = work.label.startswith("symm_mem")
         return (assumed.SUM_BY_PEERS_S if by_peers else assumed.SUM_BY_NCCL_S).at(end)
     fixed = assumed.LAUNCH_S.at(end)

@@ -11,7 +11,7 @@ from paceline_cli.bench.command import bench
 from paceline_cli.chat.command import chat
 from paceline_cli.demo.command import demo
 from paceline_cli.diagnose.command import diagnose
-from paceline_cli.errors import LocalError
+from paceline_cli.errors import BadInputError, LocalError
 from paceline_cli.explain.command import explain
 from paceline_cli.plan.command import plan
 from paceline_cli.up.command import up
@@ -24,6 +24,8 @@ class Commands(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except BadInputError as problem:
+            raise click.UsageError(str(problem)) from problem
         except LocalError as problem:
             raise click.ClickException(str(problem)) from problem
 

@@ -65,9 +65,10 @@ RUN chmod -R u=rwX,go=rX paceline_* \
 WORKDIR /
 # PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
 ENV PATH=/opt/paceline/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
-ENV HF_HUB_DISABLE_TELEMETRY=1 TRITON_CACHE_DIR=/tmp/triton
+ENV HF_HUB_DISABLE_TELEMETRY=1
 # The cache's volume outlives the pod where it is a claim's or the node's.
 ENV PACELINE_NATIVE_DIR=/opt/paceline/native PACELINE_NATIVE_CACHE_DIR=/cache/native
+ENV TRITON_CACHE_DIR=/tmp/triton TRITON_CACHE_MANAGER=paceline_kernels.variant_cache:VariantCache PACELINE_VARIANT_CACHE_DIR=/cache/triton
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "paceline_engine"]
 

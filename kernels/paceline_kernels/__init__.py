@@ -20,6 +20,7 @@ from paceline_kernels.norm import add_rms_norm, add_rms_norm_fp8, rms_norm
 from paceline_kernels.prefill_attention import paged_prefill_attention
 from paceline_kernels.quantized import quantized_linear
 from paceline_kernels.rotary import rope_and_store_kv
+from paceline_kernels.row_products import add_row_product, row_product
 from paceline_kernels.sampling import forbid, penalise, sample_tokens, token_likelihoods
 
 __version__ = "0.2.0"
@@ -28,6 +29,7 @@ __all__ = [
     "add_adapters",
     "add_rms_norm",
     "add_rms_norm_fp8",
+    "add_row_product",
     "embed_rms_norm",
     "forbid",
     "fused_experts",
@@ -46,6 +48,7 @@ __all__ = [
     "rms_norm",
     "rope_and_store_kv",
     "route_experts",
+    "row_product",
     "sample_tokens",
     "silu_mul",
     "silu_mul_fp8",

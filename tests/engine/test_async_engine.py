@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_engine.attention.kernel_attention import KernelAttention
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.prompts import PromptChunk
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
@@ -261,6 +264,24 @@ def test_graphs_give_the_same(
     assert seen == {name: wanted[name] for name in seen}
     assert captured.loaded.graph_use.full > 0
     assert captured.loaded.graph_use.piecewise > 0
+
+
+@few
+@given(any_schedule(), preemptions)
+def test_prompts_by_torch_give_the_same(
+    eager: Served,
+    wanted: dict[str, Any],
+    schedule: Schedule,
+    preempted: dict[int, int],
+) -> None:
+    """Whole ones and later chunks, whose contexts are gathered into memory that is soon reused."""
+    attention = eager.loaded.runner._attention
+    assert isinstance(attention, KernelAttention)
+    by_torch = PrefillChoice({0: True}, {PromptChunk(1, 2): True})
+
+    with mock.patch.object(attention, "prefill", by_torch):
+        assert eager.answers(schedule, preempted) == wanted
+    assert not by_torch.has_failed
 
 
 @few

@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_engine.attention.prefill.choice import PrefillChoice
+from paceline_engine.attention.prefill.prompts import PromptChunk
 from paceline_engine.core.graph_sizes import decode_sizes, piecewise_sizes
 from paceline_engine.errors import DoesNotFit
-from paceline_engine.loading import model_trial
+from paceline_engine.loading import assembly, model_trial
 from paceline_engine.loading.measured_memory import (
     MeasuredMemory,
     bytes_of_graphs,
@@ -219,6 +221,22 @@ def test_a_full_step_that_runs_out_of_memory_is_explained(
     monkeypatch.setattr(model_trial, "launch_widest", exhaust)
     with pytest.raises(DoesNotFit, match=r"in a full step .*Lower .*MAX_BATCH_SIZE \(8\)"):
         load_on_fake_gpu(folder)
+
+
+def test_what_later_chunks_gather_is_measured(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the longest context that a step may have, behind as many tokens as it may compute."""
+    chosen = PrefillChoice({}, {PromptChunk(8, 16): True})
+    monkeypatch.setattr(assembly, "choose", lambda *_: chosen)
+
+    model = load_on_fake_gpu(folder, gpu=GPU, prefill_attention="auto", **SMALL)
+
+    named = [one for one in model.fake.record.launches if "flash_attention" in one.name]
+    config, longest = model.loaded.runner._decoder.config, model.loaded.capacity.max_model_len - 1
+    pairs = sum(range(longest - 64 + 1, longest + 1))
+    assert {one.flops for one in named} == {4 * pairs * config.num_q_heads * config.head_size}
+    assert len(named) == config.num_layers
 
 
 def test_a_draft_model_is_measured_too(folder: Path) -> None:

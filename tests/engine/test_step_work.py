@@ -7,13 +7,14 @@ import pytest
 from torch import Tensor
 
 from paceline_engine.attention import kernel_attention
+from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_kernels import paged_decode_attention
 from step_work.kernels import RULES
 from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.work import StepWork, table_of, work_of
 
-LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 12, PREFILL: 9}
+LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
 MOST_SURPLUS = {"qwen2.5-0.5b": 0.079, "llama-3.2-1b": 0.040, "llama-3.1-8b": 0.030}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
@@ -110,6 +111,17 @@ def test_in_pieces_attention_is_launched_by_the_host() -> None:
     assert launched.count("prefill") == launched.count("decode") == 24
     assert launched.count("gate_mul") == 1
     assert sum(one.label == "gate_mul" for one in work.launches) == 24
+
+
+def test_pieces_write_where_the_next_one_reads() -> None:
+    """Only the first one copies what it leaves: its norm takes memory of its own."""
+    work = work_of(model_of("llama-3.1-8b"), IN_PIECES)
+
+    copies = [one for one in work.launches if one.in_graph and one.kind == "copy"]
+    config = work.config
+    tokens = padded_size(piecewise_sizes(8192), IN_PIECES.num_tokens)
+    sizes = (config.qkv_size, config.hidden_size)
+    assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
 
 
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:

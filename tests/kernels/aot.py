@@ -5,6 +5,7 @@ and launches nothing. So what is compiled is what the engine would launch: dtype
 divisibility and number of warps included.
 """
 
+import itertools
 import json
 import os
 import re
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -36,6 +37,15 @@ from paceline_testing.waiting_kernel import launch as launch_waiting
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
+MULTIPROCESSORS = 132
+"""Of a device whose products of few rows are cut into parts."""
+# The four products of a layer.
+DECODED = (
+    Shape("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
+    Shape("llama-3.2-1b", 2048, 8192, 32, 8, 64),
+    Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
+)
+DECODED_ROWS = (1, 16, 64, 128)
 # Every shape where it is fastest to serve; elsewhere what takes most registers and memory.
 SHAPES_OF = {
     "sm_80": ("llama-3.1-8b", "gemma-3-4b"),  # FP8 begins at 8.9
@@ -109,6 +119,18 @@ def compile_all(gpu: GpuGeneration, names: Collection[str], **options: int) -> l
     return seen
 
 
+def compile_decoded() -> Iterator[Compiled]:
+    """The products of decodes, of as many rows as each class has at least and at most."""
+    for name in SHAPES_OF:
+        driver: Any = Driver(GPUS[name])
+        triton.runtime.driver.set_active(driver)
+        for shape, rows in itertools.product(DECODED, DECODED_ROWS):
+            with as_on(GPUS[name], MULTIPROCESSORS), launching_nothing() as compiled:
+                Launches(shape, rows).row_product()
+            for kernel in compiled:
+                yield inspect_cubin(GPUS[name], f"{shape.name}, {rows} rows", kernel)
+
+
 def compile_rows() -> Iterator[Compiled]:
     """What the classes of calls that demand most make of each row of the table of blocks."""
     table = tuned.SHIPPED
@@ -116,7 +138,9 @@ def compile_rows() -> Iterator[Compiled]:
         for gpu in gpus_of(row):
             driver: Any = Driver(gpu)
             triton.runtime.driver.set_active(driver)
-            device = tuned.Gpu(row.name or "", capability_of(gpu))
+            # Products of few rows are cut into parts for a whole device alone.
+            count = MULTIPROCESSORS if row.kernel == "row_product" else 4
+            device = tuned.Gpu(row.name or "", capability_of(gpu), count)
             with tuned.blocks_of.as_if(table, device):
                 for shape in demanding(table, row, device):
                     with launching_nothing() as compiled:
@@ -125,9 +149,10 @@ def compile_rows() -> Iterator[Compiled]:
                         yield inspect_cubin(gpu, repr(row), kernel)
 
 
-def as_on(gpu: GpuGeneration) -> AbstractContextManager[None]:
+def as_on(gpu: GpuGeneration, multiprocessors: int = 4) -> AbstractContextManager[None]:
     """Look blocks up as on a GPU of this generation."""
-    return tuned.blocks_of.as_if(tuned.SHIPPED, tuned.Gpu("", capability_of(gpu)))
+    device = tuned.Gpu("", capability_of(gpu), multiprocessors)
+    return tuned.blocks_of.as_if(tuned.SHIPPED, device)
 
 
 def gpus_of(row: tuned.Row) -> tuple[GpuGeneration, ...]:
@@ -192,14 +217,18 @@ def compile_waiting() -> list[Compiled]:
     return [inspect_cubin(gpu, "waiting", kernel) for kernel in compiled]
 
 
-def hand_over() -> list[str]:
+def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]:
     """How a part's result reaches whoever joins it: the instructions around the one that counts."""
     gpu = GPUS["sm_90"]
     driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
-    with as_on(gpu), launching_nothing() as compiled:
-        Launches(SHAPES[0]).decode_attention()
-    (ptx,) = (kernel.asm["ptx"] for kernel in compiled if kernel.name == "_decode_kernel")
+    with as_on(gpu, MULTIPROCESSORS), launching_nothing() as compiled:
+        launch(Launches(DECODED[-1]))
+    ptx = next(
+        kernel.asm["ptx"]
+        for kernel in compiled
+        if kernel.name == kernel_name and "atom.global.gpu.acq_rel.add" in kernel.asm["ptx"]
+    )
     before, counted, after = ptx.partition("atom.global.gpu.acq_rel.add")
     spelt = re.compile(r"st\.global|bar\.sync|ld\.global\.cg")
     stored = before.rindex("st.global")  # the part, or its log-sum-exp
@@ -281,7 +310,11 @@ def main() -> None:
         "variants": count_variants(SHAPES[0]),
         "rows": list(compile_rows()),
         "waiting": compile_waiting(),
-        "handing_over": hand_over(),
+        "decoded": list(compile_decoded()),
+        "handing_over": {
+            "decode_attention": hand_over("_decode_kernel", Launches.decode_attention),
+            "row_product": hand_over("_row_product_kernel", Launches.row_product),
+        },
     }
     json.dump(report, sys.stdout, default=asdict)
 

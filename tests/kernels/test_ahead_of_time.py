@@ -27,6 +27,7 @@ KERNELS = {
     "_gate_mul_fp8_kernel",
     "_quantize_rows_kernel",
     "_quantized_linear_kernel",
+    "_row_product_kernel",
     "_int4_linear_kernel",
     "_join_parts_kernel",
     "_adapter_down_kernel",
@@ -50,7 +51,12 @@ KERNELS = {
     "_forbid_kernel",
     "_likelihood_kernel",
 }
-_PRODUCTS = {"_quantized_linear_kernel", "_int4_linear_kernel", "_expert_product_kernel"}
+_PRODUCTS = {
+    "_quantized_linear_kernel",
+    "_row_product_kernel",
+    "_int4_linear_kernel",
+    "_expert_product_kernel",
+}
 Compiled = list[dict[str, Any]]
 
 
@@ -177,6 +183,7 @@ def test_tiles_arrive_while_others_are_multiplied(report: dict[str, Any]) -> Non
         "_decode_kernel",
         "_prefill_kernel",
         "_quantized_linear_kernel",
+        "_row_product_kernel",
         "_int4_linear_kernel",
         "_expert_product_kernel",
         "_adapter_down_kernel",
@@ -199,10 +206,34 @@ def test_decodes_programs_are_all_on_the_device_at_once(report: dict[str, Any]) 
             assert one["programs"] >= rows[one["shape"]].blocks["programs"], one
 
 
-def test_who_joins_a_rows_parts_sees_them_all(report: dict[str, Any]) -> None:
+def test_weights_of_decodes_stream(report: dict[str, Any]) -> None:
+    """Three tiles of the weight or more, 16 bytes at a time, on tensor cores of the generation.
+
+    Two copies or more are on their way for each operand where a round waits for one.
+    """
+    seen = set()
+    for one in report["decoded"]:
+        seen.add((one["gpu"], one["shape"]))
+        wide = {"sm_80": "mma", "sm_90": "wgmma", "sm_100": "tcgen05"}[one["gpu"]]
+        is_few = one["shape"].endswith((" 1 rows", " 16 rows"))
+        assert not one["spilled_bytes"], one
+        assert one["programs"] >= 1, one
+        assert {"mma" if is_few else wide, "copy16"} <= {*one["instructions"]}, one
+        (loop,) = one["loops"]
+        assert loop["buffers"] >= (4 if is_few else 3), one
+        assert min(loop["waits"]) >= 4, one
+        assert not loop["tile_loads"], one
+    models, rows = ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"), (1, 16, 64, 128)
+    assert seen == {
+        (gpu, f"{model}, {count} rows") for gpu in SHAPES_OF for model in models for count in rows
+    }
+
+
+@pytest.mark.parametrize("kernel", ["decode_attention", "row_product"])
+def test_who_joins_a_rows_parts_sees_them_all(report: dict[str, Any], kernel: str) -> None:
     """All threads store, then meet, then one counts, for the whole device to see, then all meet."""
     counted = "atom.global.gpu.acq_rel.add"
-    steps = report["handing_over"]
+    steps = report["handing_over"][kernel]
     place = steps.index(counted)
 
     assert steps[: place + 2] == ["st.global", "bar.sync", counted, "bar.sync"]
@@ -228,6 +259,7 @@ def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> No
         "_gate_mul_fp8_kernel": 1,
         "_quantize_rows_kernel": 1,
         "_quantized_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
+        "_row_product_kernel": 8,  # four products of a layer, up to 16 rows and up to 64
         "_int4_linear_kernel": 2,  # up to 16 rows and up to 64; more rows have a third
         "_join_parts_kernel": 1,
         "_adapter_down_kernel": 1,

@@ -16,7 +16,8 @@ from paceline_kernels.cpu.cpu_features import Cpu, this_cpu
 from paceline_kernels.cpu.levels import LEVELS
 from paceline_kernels.cpu.loading import Places, load_library, places
 from paceline_kernels.cpu.openmp import torchs_openmp
-from paceline_kernels.cpu.stored import UntrustedError, claimed, load_stored, store
+from paceline_kernels.cpu.stored import SUFFIX, load_stored, store
+from paceline_kernels.kept_files import UntrustedError, claimed
 
 NOBODY = 65534
 NO_COMPILER = "no-such-compiler"
@@ -172,7 +173,7 @@ def test_ops_work_without_a_cache(
 def test_a_library_of_another_user_is_not_loaded(tmp_path: Path, library: Path) -> None:
     """The rule by itself, file by file."""
     folder = tmp_path / "native"
-    with claimed(folder):
+    with claimed(folder, SUFFIX):
         store(folder, "key", library)
     stored = only_file(folder)
 
@@ -200,7 +201,7 @@ def test_a_library_of_another_user_is_not_loaded(tmp_path: Path, library: Path) 
 def test_a_library_that_was_given_away_is_not_loaded(tmp_path: Path, library: Path) -> None:
     """The owner counts, not only what is in it."""
     folder = tmp_path / "native"
-    with claimed(folder):
+    with claimed(folder, SUFFIX):
         store(folder, "key", library)
     os.chown(only_file(folder), NOBODY, NOBODY)
 
@@ -211,7 +212,7 @@ def test_a_library_that_was_given_away_is_not_loaded(tmp_path: Path, library: Pa
 def test_a_cache_keeps_the_newest(tmp_path: Path, library: Path) -> None:
     """A developer's edits do not fill the disk; an older build of the same key goes at once."""
     folder = tmp_path / "native"
-    with claimed(folder):
+    with claimed(folder, SUFFIX):
         for number in range(20):
             store(folder, f"key{number:02}", library)
             os.utime(max(folder.iterdir()), (number, number))

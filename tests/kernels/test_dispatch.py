@@ -21,6 +21,7 @@ from paceline_kernels import (
     prefill_attention,
     quantized,
     rotary,
+    row_products,
     sampling,
 )
 from paceline_kernels.activation import kernel as activation_kernel
@@ -36,12 +37,17 @@ from paceline_kernels.norm import kernel as norm_kernel
 from paceline_kernels.prefill_attention import kernel as prefill_kernel
 from paceline_kernels.quantized import kernel as quantized_kernel
 from paceline_kernels.rotary import kernel as rotary_kernel
+from paceline_kernels.row_products import kernel as row_products_kernel
 from paceline_kernels.sampling import kernel as sampling_kernel
 
 OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "add_adapters": (lora.reference_add_adapters, lora_kernel.add_adapters),
     "add_rms_norm": (norm.reference_add_rms_norm, norm_kernel.add_rms_norm),
     "add_rms_norm_fp8": (norm.reference_add_rms_norm_fp8, norm_kernel.add_rms_norm_fp8),
+    "add_row_product": (
+        row_products.reference_add_row_product,
+        row_products_kernel.add_row_product,
+    ),
     "embed_rms_norm": (embedding.reference_embed_rms_norm, embedding_kernel.embed_rms_norm),
     "fused_experts": (moe.reference_fused_experts, moe_kernel.fused_experts),
     "route_experts": (moe.reference_route_experts, moe_kernel.route_experts),
@@ -70,6 +76,7 @@ OPS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "rms_norm": (norm.reference_rms_norm, norm_kernel.rms_norm),
     "rope_and_store_kv": (rotary.reference_rope_and_store_kv, rotary_kernel.rope_and_store_kv),
+    "row_product": (row_products.reference_row_product, row_products_kernel.row_product),
     "forbid": (sampling.reference_forbid, sampling_kernel.forbid),
     "penalise": (sampling.reference_penalise, sampling_kernel.penalise),
     "token_likelihoods": (

@@ -17,7 +17,7 @@ from paceline_testing.prefill import PrefillDouble
 
 DRY = Machine(is_dry=True)
 LAYER = cases.Layer(cases.Model("dry", 48, 80, 4, 2, 16, 300), DRY.dtype, DRY.device)
-WHOLES = [names.prefill_by_sdpa(label, "dry") for label in ("2k", "8k")]
+ALL = [names.prefill_by_sdpa(label, "dry") for label in ("2k", "8k", "2k of 8k")]
 
 
 def timed(name: str, make: Callable[[cases.Layer], cases.Case]) -> Iterator[Found]:
@@ -38,18 +38,18 @@ def raising(error: Exception) -> PrefillAttention:
     return PrefillDouble(spoil=raises)
 
 
-def test_whole_prompts_are_timed() -> None:
-    """Torch's knows no block tables, so later chunks are not for it."""
+def test_whole_prompts_and_later_chunks_are_timed() -> None:
+    """Torch's knows no block tables: what a later chunk sees is gathered, and that is timed too."""
     seen = found(sdpa_prefill)
 
-    assert [one.name for one in seen] == WHOLES
+    assert [one.name for one in seen] == ALL
     assert all(isinstance(one, Figure) for one in seen)
 
 
 def test_sdpa_that_refuses_or_is_wrong_is_said_to_be() -> None:
     """The engine would leave it out too: nothing of ours is broken."""
     refused = found(raising(NoFastAttentionError("torch has no fast attention for such heads")))
-    assert refused == [Absent(WHOLES[0], "torch has no fast attention for such heads")]
+    assert refused == [Absent(ALL[0], "torch has no fast attention for such heads")]
     (raised,) = found(raising(ValueError("what a package")))
     assert isinstance(raised, Absent)
     assert "it raised ValueError: what a package" in raised.why
@@ -64,14 +64,14 @@ def test_sdpa_that_float64_finds_wrong_is_no_fault_of_ours() -> None:
     def broken(name: str, _make: object) -> Iterator[Found]:
         yield Broken(name, "differs from float64")
 
-    assert [type(one) for one in found(sdpa_prefill, time_it=broken)] == [Absent] * 2
+    assert [type(one) for one in found(sdpa_prefill, time_it=broken)] == [Absent] * 3
 
 
 def test_what_an_earlier_try_has_is_not_tried_again() -> None:
     """One that took the GPU with it would do so again."""
-    assert found(sdpa_prefill, Machine(is_dry=True, passed=frozenset(WHOLES))) == []
-    beyond = Machine(is_dry=True, passed=frozenset(WHOLES[:1]))
-    assert [one.name for one in found(sdpa_prefill, beyond)] == WHOLES[1:]
+    assert found(sdpa_prefill, Machine(is_dry=True, passed=frozenset(ALL))) == []
+    beyond = Machine(is_dry=True, passed=frozenset(ALL[:1]))
+    assert [one.name for one in found(sdpa_prefill, beyond)] == ALL[1:]
 
 
 def test_sdpa_that_loses_the_gpu_is_named_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_sdpa_that_loses_the_gpu_is_named_before(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Machine, "require_alive", is_lost)
     tried = by_sdpa("dry", LAYER, DRY, loses)
 
-    assert next(tried) == Absent(WHOLES[0], "ValueError: illegal access")
+    assert next(tried) == Absent(ALL[0], "ValueError: illegal access")
     with pytest.raises(DeviceLostError):
         next(tried)
 

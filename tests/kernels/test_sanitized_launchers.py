@@ -25,7 +25,10 @@ from paceline_kernels.norm import kernel as norm
 from paceline_kernels.prefill_attention import kernel as prefill_attention
 from paceline_kernels.quantized import kernel as quantized
 from paceline_kernels.rotary import kernel as rotary
+from paceline_kernels.row_products import ARRIVALS, Gate, RowNorm
+from paceline_kernels.row_products import kernel as row_products
 from paceline_kernels.sampling import kernel as sampling
+from paceline_kernels.tuned import NO_GPU, SHIPPED, Gpu, blocks_of
 from paceline_testing.interpreter import patch_once
 from paceline_testing.kernel_cases import Heads, PagedKV, a_paged_kv, random_floats
 from paceline_testing.sanitizer import sanitized, sparse
@@ -73,6 +76,8 @@ def test_norms(rows: int, hidden: int, dtype: torch.dtype, wide_weight: bool) ->
             norm.rms_norm(x, weight, 1e-5),
             *norm.add_rms_norm(x, residual, weight, 1e-5),
             *norm.add_rms_norm_fp8(x, residual, weight, 1e-5),
+            *norm.add_rms_norm(x, residual, weight, 1e-5, torch.empty_like(x)),
+            *norm.add_rms_norm_fp8(x, residual, weight, 1e-5, torch.empty_like(x)),
             *embedding.embed_rms_norm(tokens, vocabulary, weight, 1e-5, 2.0),
         ]
         sanitizer.require_written(*results)
@@ -108,6 +113,34 @@ def test_quantized_products(
             floats(rows, num_in), weight.to(CODES) if is_fp8 else weight, scales, bias
         )
         sanitizer.require_written(result)
+
+
+@few
+@given(
+    st.sampled_from([1, 3, 16, 17, 70, 128]),
+    st.integers(1, 700),
+    st.integers(1, 200),
+    st.sampled_from([None, "silu", "gelu_tanh"]),
+    st.sampled_from([1, 4, 30]),
+)
+def test_products_of_few_rows(
+    rows: int, num_in: int, num_out: int, gate: Gate | None, multiprocessors: int
+) -> None:
+    """Whole, and in parts that the last to arrive joins."""
+    x, weight = floats(rows, num_in), floats(num_out * (2 if gate else 1), num_in)
+    bias, residual = floats(len(weight)), floats(rows, num_out)
+    arrived = torch.zeros(ARRIVALS, dtype=torch.int32)
+    norm = RowNorm(floats(num_in), torch.rand(3, rows), 1e-5) if num_in % 3 else None
+
+    with (
+        blocks_of.as_if(SHIPPED, Gpu("", NO_GPU.capability, multiprocessors)),
+        sanitized() as sanitizer,
+    ):
+        result = row_products.row_product(x, weight, bias, norm, gate, arrived=arrived)
+        results = row_products.add_row_product(
+            x, weight[:num_out].contiguous(), residual, arrived=arrived
+        )
+        sanitizer.require_written(result, *results)
 
 
 @few
@@ -521,6 +554,12 @@ def _large_weight_of_4_bits() -> None:
     )
 
 
+def _large_weight_of_few_rows() -> None:
+    outputs, inputs = 1 + (1 << 19), 1 << 12
+    weight = sparse(2 * outputs, inputs, dtype=FLOAT16)
+    row_products.row_product(sparse(2, inputs, dtype=FLOAT16), weight, gate="silu")
+
+
 def _large_weight() -> None:
     outputs, inputs = 1 + (1 << 20), 1 << 11
     weight = sparse(outputs, inputs, dtype=torch.int8)
@@ -675,6 +714,7 @@ def _long_tables() -> None:
         _large_experts,
         _large_weight_of_4_bits,
         _large_weight,
+        _large_weight_of_few_rows,
         _many_adapters,
         _far_slots,
         lambda: _far_slots(is_fp8=True),
@@ -696,6 +736,7 @@ def _long_tables() -> None:
         "experts",
         "weight of 4 bits",
         "weight",
+        "weight of few rows",
         "adapters",
         "KV writes",
         "KV writes in FP8",

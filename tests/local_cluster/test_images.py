@@ -2,14 +2,18 @@
 
 import tomllib
 from collections.abc import Iterable
+from pathlib import Path
 
 import grimp
 import pytest
+from triton.runtime.cache import CacheManager
 
 from local_cluster.dockerfile import Dockerfile
 from local_cluster.errors import UnavailableError
 from local_cluster.images import COLD_BUILD_GB, DOCKERFILES, PARTS, WARM_BUILD_GB, make_room
 from local_cluster.wheels import ROOT
+from paceline_api.pod.environment import CACHE
+from paceline_kernels.variant_cache import VariantCache
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
@@ -55,6 +59,20 @@ def test_the_engines_image_for_cpus_has_builds_and_no_compiler() -> None:
     assert "COPY --from=native /opt/native /opt/paceline/native\n" in stages[0].text
     assert "PACELINE_NATIVE_DIR=/opt/paceline/native " in stages[0].text
     assert [stage.name for stage in engine.stages_of("native")] == ["native", "compiler", "base"]
+
+
+def test_what_an_engine_compiles_is_kept_on_the_volume_of_the_cache() -> None:
+    """Variables of the image, so that pods keep their template; Triton imports its manager."""
+    text = (DOCKERFILES / "engine.Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("ENV ")]
+    told = dict(word.split("=", 1) for line in lines for word in line.split()[1:])
+
+    for name in ("PACELINE_NATIVE_CACHE_DIR", "PACELINE_VARIANT_CACHE_DIR"):
+        assert Path(told[name]).parent == Path(CACHE)
+    assert Path(told["TRITON_CACHE_DIR"]).parent == Path("/tmp")
+    module, _, manager = told["TRITON_CACHE_MANAGER"].partition(":")
+    assert (module, manager) == (VariantCache.__module__, VariantCache.__name__)
+    assert issubclass(VariantCache, CacheManager)
 
 
 class FullDisk:

@@ -5,6 +5,7 @@ kernel of ours moves only its own rules say (`step_work.kernels`); here its argu
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ class MixedDevicesError(AssertionError):
     """One op, or one kernel, is given tensors of the host and of the device."""
 
 
-Kind = Literal["kernel", "product", "op", "copy", "sum of ranks"]
+Kind = Literal["kernel", "product", "op", "copy", "sum of ranks", "tokens to ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,16 @@ _PRODUCTS = {"aten::mm", "aten::addmm", "aten::linear", "aten::matmul", "aten::b
 _PRODUCTS |= {"aten::_scaled_mm", "aten::_int_mm"}
 _GATHERS = {"aten::index", "aten::index_select", "aten::embedding", "aten::gather"}
 _OVERWRITES = {"aten::copy_", "aten::zero_", "aten::fill_", "aten::normal_"}
-_SUMS = {"c10d::allreduce_", "c10d::allreduce"}
+_ATTENTIONS = {
+    "aten::scaled_dot_product_attention",
+    "aten::_scaled_dot_product_flash_attention",
+}
+"""Of the last tokens of a context, each of which sees what lies before it."""
+_MEETINGS: dict[str, Kind] = {
+    "c10d::allreduce_": "sum of ranks",
+    "c10d::allreduce": "sum of ranks",
+    "c10d::broadcast_": "tokens to ranks",
+}
 
 
 def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
@@ -110,9 +120,9 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     is_overwritten = name in _OVERWRITES or "out" in kwargs
     if func._schema.is_mutable and not is_overwritten:
         read += written
-    kind: Kind = "product" if name in _PRODUCTS else "op"
-    if name in _SUMS:
-        kind = "sum of ranks"
+    if name in _ATTENTIONS:
+        return Launch("op", str(func), read, written, _attention_flops(*args[:2]))
+    kind: Kind = _MEETINGS.get(name, "product" if name in _PRODUCTS else "op")
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
     if kind != "product":
@@ -125,6 +135,13 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     }
     flops = 2 * made[0].numel() * inputs
     return Launch(kind, str(func), read, written, flops, arguments=sizes)
+
+
+def _attention_flops(q: Tensor, k: Tensor) -> int:
+    """Count two products for each query head, each of its tokens, and each token that it sees."""
+    (_, heads, tokens, size), context = q.shape, k.shape[2]
+    pairs = math.comb(context + 1, 2) - math.comb(context - tokens + 1, 2)
+    return 4 * heads * size * pairs
 
 
 def bytes_of(tensor: Tensor) -> int:

@@ -114,8 +114,10 @@ class FakeCuda(TorchDispatchMode):
         if not is_on_device and (to is None or to.type != "cuda"):
             return self._on_host(func, name, args, kwargs)
         if name == _ATTENTION:  # torch would ask the driver how it attends
-            self.record.add(Launch("op", str(func)))
-            return torch.empty_like(args[0])
+            _refuse_mixed(func, name, tensors)
+            attended = torch.empty_like(args[0])
+            self.record.add(noted(func, args, kwargs, attended) or Launch("op", str(func)))
+            return attended
         if name not in _KEPT_WHOLE and func._can_decompose():
             with self:
                 parts = func.decompose(*args, **kwargs)

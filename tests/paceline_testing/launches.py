@@ -31,6 +31,8 @@ from paceline_kernels.norm.kernel import add_rms_norm, add_rms_norm_fp8, rms_nor
 from paceline_kernels.prefill_attention.kernel import paged_prefill_attention
 from paceline_kernels.quantized.kernel import quantized_linear
 from paceline_kernels.rotary.kernel import rope_and_store_kv
+from paceline_kernels.row_products import Gate, RowNorm
+from paceline_kernels.row_products.kernel import add_row_product, row_product
 from paceline_kernels.sampling.kernel import (
     forbid,
     penalise,
@@ -89,6 +91,7 @@ class Launches:
         self.rms_norm()
         self.embed_rms_norm()
         self.quantized_linear()
+        self.row_product()
         self.lora()
         self.int4_linear()
         self.route_experts()
@@ -121,6 +124,20 @@ class Launches:
         weight = weight.to(CODES) if self.shape.has_fp8 else weight
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
+
+    def row_product(self) -> None:
+        """The four of a layer, as a step of decodes has them; queries have a bias."""
+        shape, rows = self.shape, self.rows
+        num_heads = shape.num_q_heads + 2 * shape.num_kv_heads
+        qkv, attended = (n * shape.head_size for n in (num_heads, shape.num_q_heads))
+        hidden, features = shape.hidden, shape.features
+        squares = torch.zeros(-(-hidden // 128), rows)
+        norm = RowNorm(self._norm(hidden), squares, 1e-5)
+        x, gate = self._floats(rows, hidden), _gate_of(shape)
+        row_product(x, self._floats(qkv, hidden), self._floats(qkv), norm)
+        add_row_product(self._floats(rows, attended), self._floats(hidden, attended), x)
+        row_product(x, self._floats(2 * features, hidden), None, norm, gate)
+        add_row_product(self._floats(rows, features), self._floats(hidden, features), x)
 
     def lora(self) -> None:
         """Add what adapters add to q, k and v, each token its own."""
@@ -289,6 +306,10 @@ class Launches:
             return k_cache, v_cache, None
         exponents = torch.zeros(2, *sizes[:3], dtype=EXPONENTS)
         return k_cache.to(CODES), v_cache.to(CODES), (exponents[0], exponents[1])
+
+
+def _gate_of(shape: Shape) -> Gate:
+    return "gelu_tanh" if shape.is_gemma else "silu"
 
 
 def launch_class(kernel: str, classes: Mapping[str, int | str]) -> None:

@@ -1,10 +1,18 @@
 """`paceline bench`, on the command line: measurements that take minutes."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from paceline_cli.bench.grid import BATCH_SIZES
+from paceline_cli.bench.options import (
+    given_targets,
+    given_traffic,
+    target_options,
+    traffic_options,
+)
 
 _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
@@ -15,7 +23,102 @@ _seed = click.option("--seed", type=int, default=1, show_default=True, help="See
 
 @click.group()
 def bench() -> None:
-    """Measure a service on this machine."""
+    """Measure a service with your own traffic."""
+
+
+@bench.command()
+@click.option(
+    "-f",
+    "--file",
+    "manifest",
+    type=click.Path(path_type=Path),
+    help="InferenceService to serve here; with --url, only its targets.",
+)
+@click.option("--url", help="Any OpenAI endpoint: ours, vLLM's, OpenAI's.")
+@click.option("--model", help="As requests name it; the first that the server offers if absent.")
+@click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the API key.")
+@click.option("--tokenizer", help="File, folder or hub name, for a server that tells no usage.")
+@click.option(
+    "--endpoint",
+    type=click.Choice(["completions", "chat"]),
+    default="completions",
+    show_default=True,
+    help="Which API.",
+)
+@click.option(
+    "--ignore-eos/--keep-eos",
+    default=True,
+    show_default=True,
+    help="Whether the plan decides answers' lengths; OpenAI's own servers keep it.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds until a request counts as missed.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("out/bench"),
+    show_default=True,
+    help="Folder.",
+)
+@traffic_options
+@target_options
+def run(**given: Any) -> None:
+    """Offer traffic to a server and measure it: attainment, goodput, throughput, latencies.
+
+    Writes run.html, run.json (for check) and requests.jsonl (for --trace) into --out. Without
+    --rate, a manifest's service gets 0.7 of what it completes when it is full.
+    """
+    from rich.console import Console
+
+    from paceline_cli.bench.run import RunOptions, run_bench
+    from paceline_cli.run import run as finish
+
+    traffic, sla = given_traffic(given), given_targets(given)
+    finish(run_bench(RunOptions(traffic=traffic, sla=sla, **given), Console()))
+
+
+@bench.command()
+@click.argument("result", type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), help="run.json of an earlier run.")
+@click.option(
+    "-f", "--file", "manifest", type=click.Path(path_type=Path), help="Targets of this manifest."
+)
+@target_options
+def check(**given: Any) -> None:
+    """Fail where RESULT, the run.json of a run, missed its SLA or a baseline.
+
+    Only what is missed by more than the noise of its own intervals counts. Exit status 1 with a
+    sentence for each miss, 2 for input that cannot be judged.
+    """
+    from paceline_api.tuning_spec import tuning_spec
+    from paceline_cli.bench.check import check as misses_of
+    from paceline_cli.bench.check import undecided
+    from paceline_cli.bench.document import read_run
+    from paceline_cli.errors import BadInputError
+    from paceline_cli.manifest import ManifestError, read
+
+    targets = given_targets(given)
+    result = read_run(given["result"])
+    baseline = read_run(given["baseline"]) if given["baseline"] is not None else None
+    try:
+        declared = (
+            tuning_spec(read(given["manifest"]).spec).sla if given["manifest"] else result.sla
+        )
+    except ManifestError as problem:
+        raise BadInputError(str(problem)) from problem
+    sla = targets(declared)
+    misses = misses_of(result, baseline, sla)
+    for sentence in (*misses, *undecided(result.measures, sla)):
+        click.echo(sentence)
+    if misses:
+        sys.exit(1)
+    click.echo("Nothing was missed by more than the noise of the run.")
 
 
 @bench.command()

@@ -18,9 +18,9 @@ from paceline_cli.traffic.offered_load import (
     OfferedLoad,
     PlannedRequest,
     TokenLengths,
-    excerpt,
 )
 from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.prompts import excerpt
 from paceline_cli.traffic.record import ClientRecord
 
 PROMPTS: Final = TokenLengths(median=180, sigma=0.8, min=16, max=900)

@@ -19,10 +19,12 @@ class ClientSpan:
 
     seconds: float
     due: tuple[ClientRecord, ...]
-    """Offered requests: those that were due in it."""
+    """Offered requests: those that were due in it and whose client did not leave."""
     itl_ms: tuple[float, ...]
     """Every gap that ended in it."""
     output_tokens: int
+    num_cancelled: int = 0
+    """Clients that left, as planned: neither offered nor missed."""
 
     @property
     def offered(self) -> int:
@@ -60,20 +62,20 @@ class ClientSpan:
         )
 
     def _quantiles(self, sla: SLA, share: float) -> Quantiles:
-        whole_ms = () if sla.e2e_p99_ms is None else [_whole_ms(record) for record in self.due]
+        lasted_ms = () if sla.e2e_p99_ms is None else [whole_ms(record) for record in self.due]
         return Quantiles(
             share=share,
             ttft_ms=percentile(self.ttft_ms, share),
             tpot_ms=percentile(self.tpot_ms, share),
             itl_ms=percentile(self.itl_ms, share),
-            e2e_ms=percentile(whole_ms, share),
+            e2e_ms=percentile(lasted_ms, share),
         )
 
     def _attainment(self, sla: SLA) -> float | None:
         """Return the lesser of the shares of requests and of gaps that met their targets."""
         shares = []
         if self.due:
-            shares.append(sum(_is_met(sla, record) for record in self.due) / len(self.due))
+            shares.append(sum(is_met(sla, record) for record in self.due) / len(self.due))
         if self.itl_ms and sla.itl_p99_ms is not None:
             shares.append(sum(ms <= sla.itl_p99_ms for ms in self.itl_ms) / len(self.itl_ms))
         return min(shares, default=None)
@@ -81,10 +83,12 @@ class ClientSpan:
 
 def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> ClientSpan:
     """Cut out the requests that were due and the gaps that ended in [start_at, end_at)."""
-    due = tuple(record for record in records if start_at <= record.planned_at < end_at)
+    all_due = [record for record in records if start_at <= record.planned_at < end_at]
+    due = tuple(record for record in all_due if record.outcome != "cancelled")
     return ClientSpan(
         seconds=end_at - start_at,
         due=due,
+        num_cancelled=len(all_due) - len(due),
         output_tokens=sum(start_at <= at < end_at for record in records for at in record.token_ats),
         itl_ms=tuple(
             ms
@@ -95,7 +99,8 @@ def span(records: Sequence[ClientRecord], start_at: float, end_at: float) -> Cli
     )
 
 
-def _is_met(sla: SLA, record: ClientRecord) -> bool:
+def is_met(sla: SLA, record: ClientRecord) -> bool:
+    """Whether a request was answered within each target that one request can meet."""
     declared_ms = sla.ttft_ms(record.prompt_tokens)
     ttft_target = math.inf if declared_ms is None else declared_ms
     tpot_target = math.inf if sla.tpot_p99_ms is None else sla.tpot_p99_ms
@@ -103,7 +108,7 @@ def _is_met(sla: SLA, record: ClientRecord) -> bool:
         record.outcome == "ok"
         and _first_token_ms(record) <= ttft_target
         and (record.tpot_ms or 0.0) <= tpot_target
-        and (sla.e2e_p99_ms is None or _whole_ms(record) <= sla.e2e_p99_ms)
+        and (sla.e2e_p99_ms is None or whole_ms(record) <= sla.e2e_p99_ms)
     )
 
 
@@ -120,7 +125,7 @@ def _as_served(record: ClientRecord) -> RequestRecord:
     )
 
 
-def _whole_ms(record: ClientRecord) -> float:
+def whole_ms(record: ClientRecord) -> float:
     """Planned sending to the end; infinite for a request that got no whole answer."""
     return (record.finished_at - record.planned_at) * 1e3 if record.outcome == "ok" else math.inf
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-Outcome = Literal["ok", "refused", "failed", "timeout"]
+Outcome = Literal["ok", "refused", "failed", "timeout", "cancelled"]
+"""A client that was planned to leave is `cancelled`: neither served nor missed."""
 
 
 @dataclass(frozen=True, slots=True)

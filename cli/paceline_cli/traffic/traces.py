@@ -5,6 +5,9 @@
 | Azure LLM inference | CSV header | `TIMESTAMP`, a date | `ContextTokens` | `GeneratedTokens` |
 | BurstGPT | CSV header | `Timestamp`, seconds | `Request tokens` | `Response tokens` |
 | Mooncake | JSON lines | `timestamp`, milliseconds | `input_length` | `output_length` |
+| Paceline | JSON lines | `arrived_at`, seconds | `prompt_tokens` | `output_tokens` |
+
+The last are the requests of a pod's telemetry, one a line, and the requests of a bench run.
 """
 
 import csv
@@ -82,8 +85,11 @@ _CSV = (
     ),
     _Format("BurstGPT", "Timestamp", "Request tokens", "Response tokens", float, "seconds"),
 )
-_JSON = _Format(
-    "Mooncake", "timestamp", "input_length", "output_length", _milliseconds, "milliseconds"
+_JSON = (
+    _Format(
+        "Mooncake", "timestamp", "input_length", "output_length", _milliseconds, "milliseconds"
+    ),
+    _Format("Paceline", "arrived_at", "prompt_tokens", "output_tokens", float, "seconds"),
 )
 
 
@@ -103,7 +109,7 @@ def parse_trace(name: str, lines: Iterable[str]) -> Trace:
     source = iter(lines)
     first = next((line for line in source if line.strip()), "")
     rows = _json_rows(name, first, source) if first.lstrip().startswith("{") else None
-    found = _JSON if rows is not None else _csv_format(name, first)
+    found = _json_format(first) if rows is not None else _csv_format(name, first)
     rows = rows if rows is not None else _csv_rows(first, source)
     requests, num_unanswered = [], 0
     for number, row in rows:
@@ -137,8 +143,18 @@ def _csv_format(name: str, header: str) -> _Format:
                 f"{name}: line 1: looks like {candidate.name},"
                 f" but has no column {' and no column '.join(missing)}"
             )
-    known = "; ".join(f"{item.name} ({', '.join(item.columns)})" for item in (*_CSV, _JSON))
+    known = "; ".join(f"{item.name} ({', '.join(item.columns)})" for item in (*_CSV, *_JSON))
     raise TraceError(f"{name}: line 1: no header of a known trace, which are: {known}")
+
+
+def _json_format(first: str) -> _Format:
+    """Tell the format by the first line; the first one where it is not clear."""
+    try:
+        row = json.loads(first)
+    except ValueError:
+        row = {}  # the rows say what is wrong with the line
+    own = next(each for each in _JSON if each.name == "Paceline")
+    return own if own.time in row else _JSON[0]
 
 
 def _csv_rows(header: str, lines: Iterator[str]) -> Iterator[tuple[int, Mapping[str, object]]]:

@@ -167,8 +167,7 @@ class Assembly:
             block_size,
             config.vocab_size,
             salt=None if self.device.type == "cpu" else salt,
-            # Ranks above 0 do not learn what is sampled but from rank 0.
-            tokens_stay=tokens_stay and group.size == 1,
+            tokens_stay=tokens_stay,
         )
         tables: RowTables
         if self.device.type == "cpu":
@@ -189,7 +188,13 @@ class Assembly:
         cache = LayerCache(keys, values, kv.exponents(0))
         longest = min(capacity.max_token_budget, capacity.max_model_len)
         with torch.inference_mode():
-            return choose(self.settings.prefill_attention, config, cache, longest)
+            return choose(
+                self.settings.prefill_attention,
+                config,
+                cache,
+                longest,
+                capacity.max_model_len,
+            )
 
     def info(
         self,

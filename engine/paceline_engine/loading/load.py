@@ -80,11 +80,6 @@ class LoadedModel:
     """The draft model, where the settings name one."""
 
     @property
-    def can_overlap(self) -> bool:
-        """Tell whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
-        return self.group.size == 1
-
-    @property
     def graph_use(self) -> GraphUse:
         """Count how often steps are replayed from CUDA graphs."""
         return self.runner.graph_use
@@ -310,9 +305,14 @@ def _start(made_of: RunnerParts, runners: Runners, capacity: Capacity, progress:
         )
     if is_first:
         warm_up(runners.model, capacity)
+        made_of.group.end()
+    else:
+        runners.model.follow()
     progress("warming up", 1.0)
     if uses_graphs(settings, device):
-        capture_graphs(settings, runners.model, capacity, progress, draft=runners.draft)
+        capture_graphs(
+            settings, runners.model, capacity, progress, draft=runners.draft, is_first=is_first
+        )
 
 
 def _warn_of_variant(kernel: str) -> None:

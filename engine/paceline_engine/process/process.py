@@ -81,11 +81,6 @@ class ServableModel(Protocol):
         ...
 
     @property
-    def can_overlap(self) -> bool:
-        """Whether a step can be launched while the one before runs."""
-        ...
-
-    @property
     def graph_use(self) -> GraphUse:
         """How often steps are replayed from CUDA graphs."""
         ...
@@ -163,7 +158,7 @@ def _run(
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
-    overlap = model.can_overlap and _overlaps(settings, model.info)
+    overlap = _overlaps(settings, model.info)
     with memory_explained(settings, "while steps were timed after loading"):
         profile = begin_with_profile(
             pacer,

@@ -6,11 +6,12 @@ attention runs for every shape of a step.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
 
+from paceline_engine.attention.prefill.prompts import PromptChunk
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.core.graph_sizes import powers_of_two
@@ -76,6 +77,7 @@ def launch_every_variant(
 def launch_widest(runner: ModelRunner, capacity: Capacity, *, is_draft: bool = False) -> None:
     """Run the steps that take the most memory; a draft model's rows ask for nothing."""
     _run(runner, widest_steps(capacity, _PLAIN if is_draft else _EVERYTHING))
+    _run(runner, later_steps(runner.largest_gathers(capacity)))
 
 
 def _run(runner: ModelRunner, steps: Iterator[Batch]) -> None:
@@ -121,6 +123,14 @@ def widest_steps(capacity: Capacity, asked: Sampling = _EVERYTHING) -> Iterator[
         lengths = [min(longest, whole + (row < more)) for row in range(rows)]
         yield _batch(prompts=[_asking(row, length, asked) for row, length in enumerate(lengths)])
     yield _batch(decodes=[_asking(row, 1, asked) for row in range(most_rows)])
+
+
+def later_steps(chunks: Iterable[PromptChunk]) -> Iterator[Batch]:
+    """Make a step of each chunk alone, behind its context."""
+    for tokens, context in chunks:
+        request = _request(0, context, None)
+        chunk = ScheduledChunk(request, context - tokens, tokens, samples=True, is_decode=False)
+        yield Batch((chunk,), 0)
 
 
 def _asking(row: int, num_tokens: int, sampling: Sampling) -> Request:

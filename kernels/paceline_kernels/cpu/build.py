@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def build(out: Path, machine: str, compiler: str = "") -> list[Level]:
     """Compile all levels of an architecture into the folder `out`, and return them.
 
-    Raises CompileError, OSError, and LibraryError where others may write to `out`.
+    Raises CompileError, and OSError where `out` cannot be written to, or others may write to it.
     """
     found = find_compiler(compiler)
     out.mkdir(mode=0o755, parents=True, exist_ok=True)

@@ -30,7 +30,8 @@ from paceline_kernels.cpu.compile import (
 from paceline_kernels.cpu.cpu_features import Cpu, this_cpu
 from paceline_kernels.cpu.levels import LEVELS, Level, told
 from paceline_kernels.cpu.openmp import share_openmp
-from paceline_kernels.cpu.stored import LibraryError, claimed, load_made, load_stored, store
+from paceline_kernels.cpu.stored import SUFFIX, LibraryError, load_made, load_stored, store
+from paceline_kernels.kept_files import claimed
 
 _SHIPPED: Final = Path("/opt/paceline/native")
 _DIGITS: Final = 16
@@ -170,7 +171,7 @@ def _claim(held: ExitStack, cache: Path | None, cpu: Cpu) -> Path | None:
         elif not cpu.features:
             reason = "the system does not tell what the CPU can do"
         else:
-            held.enter_context(claimed(cache))
+            held.enter_context(claimed(cache, SUFFIX))
             return cache
     except (LibraryError, OSError) as error:
         reason = str(error)

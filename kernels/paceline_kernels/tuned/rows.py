@@ -76,6 +76,30 @@ ROWS: tuple[Row, ...] = (
         because="arithmetic: the tile that wgmma and tcgen05 take whole",
     ),
     Row(
+        kernel="row_product",
+        shape={"bits": 32},
+        blocks={"rows": 128, "outputs": 32, "inputs": 16, "num_warps": 8, "num_stages": 3},
+        because="compiled: float32 never spills",
+    ),
+    Row(
+        kernel="row_product",
+        shape={"rows": 16},
+        blocks={"rows": 16, "outputs": 128, "inputs": 64, "num_warps": 4, "num_stages": 5},
+        because="arithmetic: the weight decides, 64 KiB of it in flight in each program",
+    ),
+    Row(
+        kernel="row_product",
+        shape={"rows": 64},
+        blocks={"rows": 64, "outputs": 128, "inputs": 64, "num_warps": 4, "num_stages": 4},
+        because="arithmetic: 48 KiB of the weight in flight; x is read for each tile of outputs",
+    ),
+    Row(
+        kernel="row_product",
+        shape={},
+        blocks={"rows": 128, "outputs": 128, "inputs": 64, "num_warps": 8, "num_stages": 4},
+        because="arithmetic: as above",
+    ),
+    Row(
         kernel="int4_linear",
         shape={"bits": 32},
         blocks={

@@ -73,6 +73,17 @@ SPACES: Mapping[str, Space] = MappingProxyType(
                 "num_stages": _STAGES,
             },
         ),
+        "row_product": Space(
+            # At most so many rows.
+            classes={"bits": (16, 32), "rows": (16, 64, 128)},
+            blocks={
+                "rows": _powers(16, 128),
+                "outputs": _powers(32, 256),
+                "inputs": _powers(16, 256),
+                "num_warps": _WARPS,
+                "num_stages": _STAGES,
+            },
+        ),
         "int4_linear": Space(
             classes={"bits": (16, 32), "rows": (16, 64, 128)},
             blocks={

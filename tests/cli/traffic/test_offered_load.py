@@ -6,8 +6,10 @@ from statistics import mean, median, stdev
 
 import pytest
 
+from paceline_cli.traffic.arrivals import arrivals
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.offered_load import OfferedLoad, TokenLengths, arrivals, excerpt, plan
+from paceline_cli.traffic.offered_load import OfferedLoad, TokenLengths, plan
+from paceline_cli.traffic.prompts import excerpt
 
 WORKLOAD = OfferedLoad(
     rate_rps=2.0,

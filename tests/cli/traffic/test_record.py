@@ -69,3 +69,11 @@ def test_a_client_judges_each_request_by_the_class_of_its_prompt() -> None:
     assert seen.attainment == pytest.approx(1 / 3)
     assert [name for name, _, _ in targets(sla, seen)] == ["TTFT 1-100", "TTFT 101-"]
     assert missed_targets(sla, seen) == ["TTFT 1-100 p99 500 ms, target 400 ms"]
+
+
+def test_a_client_measures_end_to_end_where_it_is_declared() -> None:
+    """From the planned time to the end."""
+    seen = span([a_record()], 0.0, 20.0).observed(SLA(e2e_p99_ms=1000.0))
+
+    assert seen.e2e_p99_ms == pytest.approx(900.0)
+    assert seen.attainment == 1.0

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline_engine.attention.prefill.choice import PrefillChoice, choose
 from paceline_engine.attention.prefill.prompts import (
     LayerCache,
+    PrefillAttention,
     PromptChunk,
     Prompts,
     ScoreRules,
     our_prefill,
 )
-from paceline_engine.attention.prefill.sdpa import NoFastAttentionError
+from paceline_engine.attention.prefill.sdpa import NoFastAttentionError, are_whole
+from paceline_engine.attention.prefill.trial_steps import timed_laters
 from paceline_engine.errors import BadSettings
 from paceline_engine.settings import Settings
 from paceline_testing.clock import ManualClock
@@ -38,13 +42,20 @@ def a_double(call_s: float | Callable[[int], float] = 1.0, **rest: Any) -> Prefi
     return PrefillDouble(CLOCK, takes, **rest)
 
 
-def timed(ours: PrefillDouble, sdpa: PrefillDouble, **options: Any) -> PrefillChoice:
-    given: dict[str, Any] = {"config": CONFIG, "cache": a_cache(), "max_tokens": 200, **options}
+def timed(ours: PrefillDouble, sdpa: PrefillAttention, **options: Any) -> PrefillChoice:
+    chosen: dict[str, Any] = {
+        "config": CONFIG,
+        "cache": a_cache(),
+        "max_tokens": 200,
+        "max_context": 400,
+        **options,
+    }
     return choose(
         "auto",
-        given["config"],
-        given["cache"],
-        given["max_tokens"],
+        chosen["config"],
+        chosen["cache"],
+        chosen["max_tokens"],
+        chosen["max_context"],
         sdpa=sdpa,
         ours=ours,
         seconds_of=ours.seconds_of,
@@ -71,12 +82,63 @@ def test_the_mean_length_of_a_steps_prompts_decides() -> None:
     assert not is_torchs()
 
 
-def test_a_step_with_a_later_chunk_is_ours() -> None:
-    """SDPA reads no block table; one such chunk is enough."""
+def test_later_chunks_are_ours_unless_they_were_timed() -> None:
+    """Their contexts are gathered first; one such chunk is enough."""
     choice = PrefillChoice({0: True})
 
     assert is_sdpas(choice, (7, 7), (3, 3))
     assert not is_sdpas(choice, (7, 7), (3, 4))
+
+
+LATERS = {
+    PromptChunk(256, 2048): False,
+    PromptChunk(256, 8192): True,
+    PromptChunk(1024, 2048): True,
+    PromptChunk(1024, 8192): False,
+}
+
+
+def test_tokens_and_the_longest_context_decide_of_later_chunks() -> None:
+    """The mean of the tokens, as each chunk is a call; beyond what is gathered all is ours."""
+    choice = PrefillChoice({0: True}, LATERS)
+
+    assert not is_sdpas(choice, (255, 9000))
+    assert not is_sdpas(choice, (300, 8191))
+    assert is_sdpas(choice, (300, 8192))
+    assert is_sdpas(choice, (300, 32_768))
+    assert not is_sdpas(choice, (300, 32_769))
+    assert is_sdpas(choice, (1024, 2048))
+    assert is_sdpas(choice, (2040, 2048))
+    assert is_sdpas(choice, (2000, 2000), (100, 2048))
+    assert not is_sdpas(choice, (2000, 2000), (100, 1000))
+    assert not is_sdpas(choice, (2000, 8192))
+    assert is_sdpas(choice, (2000, 8192), (2, 3), (2, 9))
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from([step.chunks[0] for step in timed_laters(8192, 32_768)]), st.booleans()
+    ),
+    st.integers(1, 8192),
+    st.integers(2, 50_000),
+    st.data(),
+)
+def test_no_chunk_gathers_more_than_the_largest(
+    are_sdpas: dict[PromptChunk, bool], max_tokens: int, max_context: int, data: st.DataObject
+) -> None:
+    """Memory is measured with those: each is SDPA's, and whatever is SDPA's is no larger."""
+    choice = PrefillChoice({}, are_sdpas)
+    largest = choice.largest_gathers(max_tokens, max_context)
+
+    context = data.draw(st.integers(2, max_context))
+    tokens = data.draw(st.integers(1, min(max_tokens, context - 1)))
+    if is_sdpas(choice, (tokens, context)):
+        assert any(tokens <= one.tokens and context <= one.context for one in largest)
+    for one in largest:
+        assert is_sdpas(choice, one)
+        assert one.tokens <= max_tokens
+        assert one.tokens < one.context <= max_context
 
 
 def test_the_faster_one_serves_each_length() -> None:
@@ -87,7 +149,37 @@ def test_the_faster_one_serves_each_length() -> None:
     choice = timed(ours, sdpa, max_tokens=600)
 
     assert choice.is_sdpas == {64: False, 128: False, 256: True, 512: True}
-    assert all(chunk.is_whole for chunks in sdpa.served for chunk in chunks)
+
+
+def test_the_faster_one_serves_later_chunks() -> None:
+    """Of each size that is timed; whole prompts are chosen apart."""
+    ours = a_double()
+    sdpa = a_double(lambda length: 0.5 if length == 1024 else 1.5)
+
+    choice = timed(ours, sdpa, max_tokens=2000, max_context=4096)
+
+    assert choice.are_laters_sdpas == {PromptChunk(256, 2048): False, PromptChunk(1024, 2048): True}
+    assert [length for length, is_ in choice.is_sdpas.items() if is_] == [1024]
+
+
+def test_sdpa_that_is_wrong_behind_a_context_serves_whole_prompts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that aligns its mask with the first key is right for whole prompts."""
+
+    def is_wrong_behind(
+        q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, out: Any = None, /
+    ) -> Tensor:
+        right = sdpa(q, cache, prompts, rules, out)
+        return right if are_whole(prompts.chunks) else right * 1.1
+
+    sdpa = a_double(0.5)
+    choice = timed(a_double(), is_wrong_behind, max_context=4096)
+
+    assert set(choice.is_sdpas.values()) == {True}
+    assert not choice.are_laters_sdpas
+    (warning,) = (one for one in caplog.records if one.levelno == logging.WARNING)
+    assert "later chunks without sdpa: on chunks of 1, 15, 4" in warning.getMessage()
 
 
 def test_what_a_length_costs_that_was_never_seen_counts() -> None:
@@ -160,8 +252,8 @@ def test_what_is_set_is_not_timed(windows: tuple[int | None, ...]) -> None:
     """It is tried all the same."""
     config = replace(CONFIG, windows=windows)
 
-    assert not choose("triton", config, a_cache(), 200, seconds_of=never).is_sdpas
-    choice = choose("sdpa", config, a_cache(), 200, seconds_of=never)
+    assert not choose("triton", config, a_cache(), 200, 400, seconds_of=never).is_sdpas
+    choice = choose("sdpa", config, a_cache(), 200, 400, seconds_of=never)
     assert is_sdpas(choice, (1, 1))
     assert not is_sdpas(choice, (1, 2))
 
@@ -171,9 +263,9 @@ def test_a_model_that_torch_cannot_serve_is_ours_or_refused(changes: dict[str, A
     """Nothing is timed for nothing, and who asked for torch is told."""
     config = replace(CONFIG, **changes)
 
-    assert not choose("auto", config, a_cache(), 200, seconds_of=never).is_sdpas
+    assert not choose("auto", config, a_cache(), 200, 400, seconds_of=never).is_sdpas
     with pytest.raises(BadSettings, match=r"is sdpa, which serves none .* without a window"):
-        choose("sdpa", config, a_cache(), 200)
+        choose("sdpa", config, a_cache(), 200, 400)
 
 
 def test_what_is_set_and_wrong_is_refused() -> None:
@@ -183,7 +275,7 @@ def test_what_is_set_and_wrong_is_refused() -> None:
     with pytest.raises(
         BadSettings, match="is sdpa, but for 4 heads of 16 over 2 in float32 it is not right: on"
     ):
-        choose("sdpa", CONFIG, a_cache(), 200, sdpa=wrong)
+        choose("sdpa", CONFIG, a_cache(), 200, 400, sdpa=wrong)
 
 
 def test_a_cache_in_fp8_is_refused_with_sdpa() -> None:

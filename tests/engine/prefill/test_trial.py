@@ -11,6 +11,7 @@ from paceline_engine.attention.prefill import trial
 from paceline_engine.attention.prefill.prompts import (
     LayerCache,
     PrefillAttention,
+    PromptChunk,
     Prompts,
     ScoreRules,
 )
@@ -23,8 +24,8 @@ from paceline_testing.prefill import a_cache, attended, kernel_double, prompts_o
 TRIAL = TrialCache(a_cache(), num_q_heads=4)
 
 
-def found(sdpa: PrefillAttention, trial_cache: TrialCache = TRIAL) -> Any:
-    return fault_of(sdpa, kernel_double, ragged_steps(trial_cache), ScoreRules(0.25))
+def found(sdpa: PrefillAttention, trial_cache: TrialCache = TRIAL, behind: int = 0) -> Any:
+    return fault_of(sdpa, kernel_double, ragged_steps(trial_cache, behind), ScoreRules(0.25))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -79,6 +80,14 @@ def swaps_two_pages(
     return attended(q, cache, with_table(prompts, table), rules)
 
 
+def aligns_with_the_first_key(
+    q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
+) -> Tensor:
+    """As torch's `is_causal` does."""
+    tokens = torch.tensor([chunk.tokens for chunk in prompts.chunks], dtype=torch.int32)
+    return attended(q, cache, of_context(prompts, tokens), rules)
+
+
 def gives_nan(
     q: Tensor, cache: LayerCache, prompts: Prompts, rules: ScoreRules, _out: Tensor | None = None, /
 ) -> Tensor:
@@ -123,6 +132,16 @@ def test_every_mistake_is_found(wrong: PrefillAttention, says: str, dtype: torch
     assert says in fault.reason
 
 
+@pytest.mark.parametrize("wrong", [aligns_with_the_first_key, forgets_the_first_key])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_mistakes_behind_a_context_are_found(wrong: PrefillAttention, dtype: torch.dtype) -> None:
+    """Whole prompts may be right all the same."""
+    fault = found(wrong, TrialCache(a_cache(dtype=dtype), num_q_heads=4), behind=77)
+
+    assert "chunks of 1, 15, 4, 257, 100 tokens at the end of 78, 15, 81, 257, 177" in fault.reason
+    assert found(aligns_with_the_first_key) is None
+
+
 def test_what_it_raises_is_told_in_a_line() -> None:
     """Our own kernel's output is not waited for."""
 
@@ -157,7 +176,7 @@ def test_a_gpu_that_is_broken_is_not_served_from(monkeypatch: pytest.MonkeyPatch
         device = torch.device("cuda")
 
     monkeypatch.setattr(torch.cuda, "synchronize", is_dead)
-    step = TRIAL.step([1])
+    step = TRIAL.step([PromptChunk(1, 1)])
     on_gpu = TrialStep(step.q.as_subclass(OnGpu), step.cache, step.prompts)
 
     with pytest.raises(BadSettings, match="Torch's attention left the GPU unusable"):
@@ -169,6 +188,8 @@ def test_a_prompt_that_does_not_fit_is_not_tried() -> None:
     tried = list(ragged_steps(TrialCache(a_cache(40), num_q_heads=4)))
 
     assert max(chunk.context for step in tried for chunk in step.prompts.chunks) == 160
+    behind = list(ragged_steps(TrialCache(a_cache(40), num_q_heads=4), behind=77))
+    assert max(chunk.context for step in behind for chunk in step.prompts.chunks) == 160
 
 
 def test_the_trials_cache_is_no_larger_than_it_says() -> None:
@@ -179,7 +200,7 @@ def test_the_trials_cache_is_no_larger_than_it_says() -> None:
 
 def test_prompts_are_laid_out_as_the_engine_does() -> None:
     """Each token's slot is where the table says; no block is in two prompts."""
-    step = TRIAL.step([9, 5], padding=2)
+    step = TRIAL.step([PromptChunk(9, 9), PromptChunk(5, 5)], padding=2)
     prompts = step.prompts
 
     assert step.q.shape == (16, 4, 16)

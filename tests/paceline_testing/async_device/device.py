@@ -20,6 +20,9 @@ from paceline_testing.cuda_stand_ins import FakeGpu
 
 _KEPT_WHOLE = {"aten::linear", "aten::matmul"}
 """Computed as one op, though torch would take them apart."""
+_FLASH = "aten::_scaled_dot_product_flash_attention"
+_ATTENTIONS = {"aten::scaled_dot_product_attention", _FLASH}
+"""For which torch would ask the driver, or has nothing on a CPU."""
 
 
 class AsyncDevice(TorchDispatchMode):
@@ -104,7 +107,7 @@ class AsyncDevice(TorchDispatchMode):
         to = kwargs.get("device")
         if not is_ours and (to is None or torch.device(to).type != "cuda"):
             return self._on_host(func, name, args, kwargs)
-        if name not in _KEPT_WHOLE and func._can_decompose():
+        if name not in _KEPT_WHOLE | _ATTENTIONS and func._can_decompose():
             with self:
                 parts = func.decompose(*args, **kwargs)
             if parts is not NotImplemented:
@@ -130,6 +133,9 @@ class AsyncDevice(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _on_device(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func._schema.name in _ATTENTIONS:
+            q, k, v, *_ = args
+            return self._attended(func._schema.name, q, k, v, kwargs["scale"])
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         kwargs.pop("pin_memory", None)
@@ -152,6 +158,14 @@ class AsyncDevice(TorchDispatchMode):
             functools.partial(_compute, func, real_args, real_kwargs, tree_map(_real, results))
         )
         return results
+
+    def _attended(self, name: str, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Any:
+        """Attend causally from the last tokens of a context, as in all that the engine asks."""
+        real = tree_map(_real, (q, k, v))
+        out = self._fresh(real[0])
+        self.add(functools.partial(_compute, _attend, (*real, scale), {}, _real(out)))
+        # What else it returns is for a backward pass.
+        return (out, *[None] * 3, 0, 0, *[None] * 3) if name == _FLASH else out
 
     def _copy(self, target: Tensor, source: Tensor, *, non_blocking: bool) -> Tensor:
         """Copy between host and device."""
@@ -233,6 +247,15 @@ class AsyncDevice(TorchDispatchMode):
 
 
 _launcher_of = dispatch.launcher
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Attend by the op that no setting of torch's leaves out."""
+    tokens, context = q.shape[2], k.shape[2]
+    hidden = torch.full((tokens, context), float("-inf")).triu(1 + context - tokens)
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    out: Tensor = attend(q, k, v, hidden.to(q.dtype), scale=scale, enable_gqa=True)[0]
+    return out
 
 
 def _alone(run: Run) -> Run:

@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from paceline_engine.attention.prefill.prompts import PrefillAttention, ScoreRules
-from paceline_engine.attention.prefill.trial_steps import TrialCache, TrialStep, unseen
+from paceline_engine.attention.prefill.trial_steps import TimedStep, TrialCache, TrialStep
 
 WORTH_IT = 0.95
 """SDPA serves where it takes at most this share of our time: a smaller gain is noise."""
@@ -40,22 +40,22 @@ StepTimes = Mapping[ScoreRules, LayerTimes]
 
 def times_of(
     attention: PrefillAttention,
-    lengths: tuple[int, ...],
+    timed: TimedStep,
     cache: TrialCache,
     rules: ScoreRules,
     seconds_of: SecondsOf,
 ) -> LayerTimes:
-    """Time prompts of these lengths.
+    """Time a step.
 
-    The first layer's time is that of lengths which it has not seen: torch may compile for each.
+    The first layer's time is that of sizes which it has not seen: torch may compile for each.
     """
-    step = cache.step(lengths)
+    step = cache.step(timed.chunks)
 
     def call(step: TrialStep) -> object:
         return attention(step.q, step.cache, step.prompts, rules)
 
     def fresh() -> Iterator[Run]:
-        return (partial(call, cache.step(others)) for others in unseen(lengths))
+        return (partial(call, cache.step(others)) for others in timed.unseen)
 
     call(step)  # compiles what there is to compile
     again_s = seconds_of(repeat(partial(call, step), _REPEATS))

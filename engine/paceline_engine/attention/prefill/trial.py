@@ -103,4 +103,9 @@ def _require_alive(device: torch.device, error: Exception) -> None:
 
 
 def _words(step: TrialStep) -> str:
-    return f"prompts of {', '.join(str(chunk.tokens) for chunk in step.prompts.chunks)} tokens"
+    chunks = step.prompts.chunks
+    lengths = ", ".join(str(chunk.tokens) for chunk in chunks)
+    if all(chunk.is_whole for chunk in chunks):
+        return f"prompts of {lengths} tokens"
+    contexts = ", ".join(str(chunk.context) for chunk in chunks)
+    return f"chunks of {lengths} tokens at the end of {contexts}"
