@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from paceline_engine.core.model_config import ModelConfig
 from paceline_testing.device_record import Kind, Launch
+from step_work.gpus import GPUS
 from step_work.kernels import moved
+from step_work.level_two import read_from_l2
 from step_work.steps import FakeModel, Step
 
 _BYTES = 2
@@ -19,10 +21,16 @@ class Work:
 
     label: str
     kind: Kind
-    num_bytes: int
+    read: int
+    written: int
     flops: int
     in_graph: bool
     launch: Launch
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that it reads and writes."""
+        return self.read + self.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,11 @@ class StepWork:
         """What is moved beyond that, as a share of it."""
         return self.num_bytes / self.least_bytes - 1
 
+    def surplus_beside(self, l2_bytes: int) -> float:
+        """Return the same where what such a cache holds is not read from memory again."""
+        moved = [(work.launch, work.read, work.written) for work in self.launches]
+        return (self.num_bytes - read_from_l2(moved, l2_bytes)) / self.least_bytes - 1
+
     @property
     def of_a_layer(self) -> Counter[str]:
         """How often each launch is in a layer; the layers are alike."""
@@ -74,7 +87,7 @@ def work_of(model: FakeModel, step: Step) -> StepWork:
 
 def _work(launch: Launch, step: Step) -> Work:
     read, written, flops = moved(launch, step)
-    return Work(_label(launch), launch.kind, read + written, flops, launch.in_graph, launch)
+    return Work(_label(launch), launch.kind, read, written, flops, launch.in_graph, launch)
 
 
 def _label(launch: Launch) -> str:
@@ -124,8 +137,17 @@ def table_of(work: StepWork) -> str:
     mb, least_mb, gflop = work.num_bytes / 1e6, work.least_bytes / 1e6, work.flops / 1e9
     lines.append(f"  {'all':38} {sums[0]:7} {sums[1]:6} {mb:10.2f} {gflop:9.1f}")
     lines.append(f"  {'weights, KV and logits once':38} {'':7} {'':6} {least_mb:10.2f}")
-    lines.append(f"  surplus {work.surplus:.1%}")
+    lines.append(f"  surplus {work.surplus:.1%}; where L2 is read: {_beside(work)}")
     return "\n".join(lines)
+
+
+def _beside(work: StepWork) -> str:
+    sizes: dict[int, list[str]] = {}
+    for gpu in GPUS.values():
+        sizes.setdefault(gpu.l2_bytes, []).append(gpu.name)
+    return ", ".join(
+        f"{' and '.join(names)} {work.surplus_beside(size):.1%}" for size, names in sizes.items()
+    )
 
 
 def _line(work: StepWork, label: str, group: Sequence[Work]) -> str:

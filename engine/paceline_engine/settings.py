@@ -130,6 +130,12 @@ class Settings(BaseSettings):
     `auto` does so beside a GPU.
     """
 
+    dependent_launches: Literal["on", "off"] = "off"
+    """Launch our kernels before the one before them has ended, from compute capability 9.0 on.
+
+    `off` until a GPU has shown that it gains, and that nothing is read too early there.
+    """
+
     initial_batch_size: int | None = Field(default=None, ge=1)
     """Limit until the first change; the capacity by default."""
     initial_token_budget: int | None = Field(default=None, ge=1)

@@ -29,12 +29,16 @@ from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from paceline_kernels import tuned
+from paceline_kernels.dependent import dependent
+from paceline_testing import early_kernels
+from paceline_testing.earlier_waits import met_before_wait_in_ptx, met_before_wait_in_sass
 from paceline_testing.gpus import GPUS, WARP, GpuGeneration, occupancy, programs_per_multiprocessor
 from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
 from paceline_testing.schedules import Loop, loops_of
 from paceline_testing.waiting_kernel import launch as launch_waiting
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+NVDISASM = CUOBJDUMP.with_name("nvdisasm")
 
 
 MULTIPROCESSORS = 132
@@ -53,6 +57,12 @@ SHAPES_OF = {
     "sm_100": ("llama-3.1-8b", "llama-fp8"),
 }
 
+DEPENDENT_SHAPES_OF = {
+    "sm_80": ("llama-3.1-8b",),
+    "sm_90": ("llama-3.1-8b", "gemma-3-4b"),
+    "sm_100": ("llama-fp8",),
+    "sm_120": ("qwen3-0.6b",),
+}
 
 # What a fast kernel is recognised by, and how PTX spells it.
 INSTRUCTIONS = {
@@ -88,6 +98,16 @@ class Compiled:
     """Those of INSTRUCTIONS that the kernel has."""
     loops: tuple[Loop, ...]
     """Those that multiply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A kernel as it is launched with the switch on."""
+
+    compiled: Compiled
+    is_launched_early: bool
+    met_before_wait: tuple[str, ...]
+    """What it may do too early, in PTX and in machine code."""
 
 
 class Driver:
@@ -236,6 +256,43 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     return [step for step, _ in groupby(steps)]
 
 
+def compile_dependent() -> Iterator[Dependent]:
+    """Every kernel, with the switch turned on."""
+    for name, shapes in DEPENDENT_SHAPES_OF.items():
+        driver: Any = Driver(GPUS[name])
+        triton.runtime.driver.set_active(driver)
+        for shape in (shape for shape in SHAPES if shape.name in shapes):
+            with as_on(GPUS[name]), dependent.turned(on=True), launching_nothing() as compiled:
+                Launches(shape).all()
+            yield from (_as_dependent(GPUS[name], shape.name, kernel) for kernel in compiled)
+
+
+def compile_early() -> Iterator[Dependent]:
+    """Kernels that do too early what the others must not."""
+    gpu = GPUS["sm_90"]
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    with launching_nothing() as compiled:
+        early_kernels.launch()
+    return (_as_dependent(gpu, "early", kernel) for kernel in compiled)
+
+
+def _as_dependent(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Dependent:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(NVDISASM), "-c", file.name]
+        sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return Dependent(
+        inspect_cubin(gpu, shape, kernel),
+        bool(kernel.metadata.launch_pdl),
+        (
+            *(f"PTX: {each}" for each in met_before_wait_in_ptx(kernel.asm["ptx"])),
+            *(f"SASS: {each}" for each in met_before_wait_in_sass(sass, kernel.name)),
+        ),
+    )
+
+
 def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -310,6 +367,8 @@ def main() -> None:
         "variants": count_variants(SHAPES[0]),
         "rows": list(compile_rows()),
         "waiting": compile_waiting(),
+        "dependent": list(compile_dependent()),
+        "early": list(compile_early()),
         "decoded": list(compile_decoded()),
         "handing_over": {
             "decode_attention": hand_over("_decode_kernel", Launches.decode_attention),

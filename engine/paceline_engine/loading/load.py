@@ -53,6 +53,7 @@ from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_kernels.compiled import tell_of_variants
+from paceline_kernels.dependent import dependent
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -183,6 +184,7 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load one rank's part of an opened model. Raises as `load_model`."""
     device = _device(settings, checkpoint.config, share, group.rank)
+    dependent.is_on = settings.dependent_launches == "on"
     parts = Assembly(settings, device, dtype, core_use(settings, share, group.rank))
     if draft is not None:
         _require_both_fit(parts, checkpoint, draft)

@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
@@ -25,8 +27,10 @@ def _rms_norm_kernel(
     hidden,
     eps,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Normalise a row: weight * s / sqrt(mean(s * s) + eps), with s = x + residual."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * hidden overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
@@ -125,6 +129,7 @@ def _launch(
         hidden,
         eps,
         BLOCK=block,
+        **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
