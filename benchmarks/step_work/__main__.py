@@ -8,7 +8,7 @@ import json
 import sys
 
 from gpu_suite import names
-from step_work import predictions
+from step_work import predictions, ranks
 from step_work.gpus import gpu_named
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, fake_model
 from step_work.work import table_of, work_of
@@ -26,10 +26,7 @@ def main() -> None:
         for step in (DECODE, MIXED, IN_PIECES, PREFILL):
             print(table_of(work_of(model, step)), end="\n\n")
         print(predictions.table_of(model), end="\n\n")
-    if not sys.argv[1:]:
-        of_two = fake_model(MODELS[-1], ranks=2)
-        print(table_of(work_of(of_two, DECODE)), predictions.ranks_table(of_two), sep="\n")
-        print()
+        print(ranks.table_of(name), end="\n\n")
     print(predictions.assumptions(), end="\n\n")
     print("Published by others:", *(f"* {each}" for each in predictions.PUBLISHED), sep="\n")
 

@@ -81,6 +81,12 @@ PRODUCT = Assumed(
     0.80,
     "share of `matmul_rate` in a shape that nobody searched for, beside what its tiles waste",
 )
+OWN_PRODUCT = Assumed(
+    0.60,
+    0.80,
+    0.40,
+    "the same for products of ours with many rows, which widen each weight first; a guess",
+)
 PREFILL_WGMMA = Assumed(
     0.40,
     0.48,
@@ -99,17 +105,29 @@ PREFILL_TCGEN05 = Assumed(
     "the same on a B200, where the softmax of such a loop takes longer than its products: no "
     "measurement of Triton was found; a guess",
 )
+FLASH_2_ON_9 = Assumed(
+    0.35,
+    0.40,
+    0.33,
+    "share of the tensor rate of FlashAttention 2 on an H100: 35 % (abstract of FlashAttention 3, "
+    "arXiv:2407.08608), which torch's wheels have; nothing was found for a B200",
+)
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
 )
-SUM_S = Assumed(
-    8e-6,
-    6e-6,
-    20e-6,
-    "a meeting of two ranks in a graph, bytes aside: 6 us of NCCL between two H100s for 128 bytes "
-    "to 64 KiB with NVLink SHARP (NVIDIA/nccl#1259), 20 us as `paceline plan` assumes",
+SUM_BY_NCCL_S = Assumed(
+    14e-6,
+    11e-6,
+    21e-6,
+    "a sum of 512 KiB between two ranks, its launch with it: NCCL took 13 us on two B200, 21 on "
+    "four H100 (vLLM's pull requests 42324 and 24532)",
 )
-LINK = Assumed(
-    0.5, 0.75, 0.25, "share of NVLink's rate that a sum of some 100 KiB reaches; a guess"
+SUM_BY_PEERS_S = Assumed(
+    9e-6,
+    7e-6,
+    14e-6,
+    "the same by one shot: vLLM's own kernel took 7 us on two H100 (its pull request 24111), and "
+    "torch's half again as long as a kernel in Triton where others measured small messages "
+    "(yifuwang/symm-mem-recipes, pull request 3)",
 )
 EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

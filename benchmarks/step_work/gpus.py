@@ -27,18 +27,16 @@ class Gpu:
     multiprocessors: int
     capability: tuple[int, int]
     l2_bytes: int
-    link_rate: float
-    """Bytes a second to the other GPUs over NVLink, one way, of the data sheet."""
 
 
 GPUS: Mapping[str, Gpu] = MappingProxyType(
     {
         gpu.name: gpu
         for gpu in (
-            Gpu("A100", 2.039e12, 312e12, 271.2e12, 108, (8, 0), 40_000_000, 300e9),
-            Gpu("H100", 3.35e12, 989e12, 794.5e12, 132, (9, 0), 50_000_000, 450e9),
-            Gpu("H200", 4.8e12, 989e12, 794.5e12, 132, (9, 0), 50_000_000, 450e9),
-            Gpu("B200", 8.0e12, 2250e12, 1745e12, 148, (10, 0), 126_000_000, 900e9),
+            Gpu("A100", 2.039e12, 312e12, 271.2e12, 108, (8, 0), 40_000_000),
+            Gpu("H100", 3.35e12, 989e12, 794.5e12, 132, (9, 0), 50_000_000),
+            Gpu("H200", 4.8e12, 989e12, 794.5e12, 132, (9, 0), 50_000_000),
+            Gpu("B200", 8.0e12, 2250e12, 1745e12, 148, (10, 0), 126_000_000),
         )
     }
 )

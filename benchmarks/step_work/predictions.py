@@ -72,15 +72,6 @@ def table_of(model: FakeModel) -> str:
     return "\n".join(lines)
 
 
-def ranks_table(model: FakeModel) -> str:
-    """Predict a rank's steps, with sums that are assumed, on every GPU."""
-    lines = [f"{model.name}: PREDICTED, nothing of this is measured"]
-    for step in (SINGLE, DECODE, PREFILL):
-        work = work_of(model, step)
-        lines += [f"  {step.name}", *_step_lines(work)]
-    return "\n".join(lines)
-
-
 def _step_lines(work: StepWork) -> Iterator[str]:
     for gpu in GPUS.values():
         bound_s = max(work.least_bytes / gpu.bandwidth, work.flops / gpu.tensor_rate)

@@ -1,9 +1,9 @@
 """Steps of true sizes on a GPU that is not there, and every launch of them."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,7 +17,6 @@ from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
-from paceline_engine.hardware.model_size import rank_part
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
@@ -25,7 +24,6 @@ from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.settings import Settings
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
-from paceline_testing.ranks_alone import ranks_alone
 from paceline_wire import Sampling
 
 BLOCK_SIZE = 16
@@ -44,6 +42,8 @@ class Step:
     """Of each prompt: tokens computed, and context with them."""
     in_pieces: bool = False
     """With graphs of what lies between attentions, padded to a size that is captured."""
+    num_adapters: int = 0
+    """Every row has one of so many, in turn."""
 
     @property
     def num_tokens(self) -> int:
@@ -65,23 +65,25 @@ LONG_PREFILL = Step("prompt of 8,192", chunks=((8192, 8192),))
 
 @dataclass(frozen=True, slots=True)
 class FakeModel:
-    """A model of true sizes, or one rank's part of it, of which only the sizes are there."""
+    """A model of true sizes, of which only the sizes are there."""
 
     name: str
     fake: FakeCuda
     loaded: LoadedModel
     config: ModelConfig
-    ranks: int = 1
+    weight_size: int = 2
+    """Bytes of a weight of a layer."""
 
     def launches(self, step: Step) -> tuple[Launch, ...]:
         """Run a step; return what the device is given until the host has its tokens."""
         record = self.fake.record
-        with self.fake.visible(), _one_of(self.ranks):
+        with self.fake.visible():
             runner, requests = self.loaded.runner, _requests(step)
             if step.contexts:  # of this size alone: captures of an earlier step are given up
                 capture = CudaGraphCapture(runner.device)
                 runner.capture_decodes(capture, [len(step.contexts)], lambda _: None)
-            before = Step("", tuple(context - 1 for context in step.contexts))
+            shorter = tuple(context - 1 for context in step.contexts)
+            before = Step("", shorter, num_adapters=step.num_adapters)
             if before.contexts:  # from then on the rows hold what decodes need
                 runner.launch(_batch(before, requests)).result()
             if step.in_pieces:
@@ -100,28 +102,30 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def _one_of(ranks: int) -> AbstractContextManager[object]:
-    return ranks_alone(ranks) if ranks > 1 else nullcontext()
+def fake_model(name: str, ranks: int = 1, **asked: Any) -> FakeModel:
+    """Load the shapes of a model that the suite knows.
 
-
-def fake_model(name: str, ranks: int = 1) -> FakeModel:
-    """Load the shapes of a model that the suite knows, of several ranks those of the first."""
+    `ranks`: the first one's part of so many. `asked`: settings beside the usual ones.
+    """
     fake = FakeCuda(num_gpus=ranks)
     config = from_hugging_face({**CONFIGS[name]})
-    settings = Settings(
-        device="cuda",
-        max_model_len=_MAX_MODEL_LEN,
-        max_batch_size=64,
-        max_token_budget=8192,
-        block_size=BLOCK_SIZE,
-        kv_cache_bytes=16 << 30,
-        prefill_attention="triton",
-        graphs="off",
-        tensor_parallel_size=ranks,
+    settings = Settings.model_validate(
+        {
+            "device": "cuda",
+            "max_model_len": _MAX_MODEL_LEN,
+            "max_batch_size": 64,
+            "max_token_budget": 8192,
+            "block_size": BLOCK_SIZE,
+            "kv_cache_bytes": 16 << 30,
+            "prefill_attention": "triton",
+            "graphs": "off",
+            "tensor_parallel_size": ranks,
+            **asked,
+        }
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
-    with fake.visible(), fake.loading(), _one_of(ranks):
+    with fake.visible(), fake.loading():
         loaded = load_checkpoint(
             settings,
             Located(name, Path(), revision=""),
@@ -131,8 +135,7 @@ def fake_model(name: str, ranks: int = 1) -> FakeModel:
             share=read_share(),
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),
         )
-    told = name if ranks == 1 else f"{name}, one of {ranks} ranks"
-    return FakeModel(told, fake, loaded, rank_part(config, ranks), ranks)
+    return FakeModel(name, fake, loaded, config, 2 if settings.quantization == "none" else 1)
 
 
 def _requests(step: Step) -> list[Request]:
@@ -147,6 +150,7 @@ def _requests(step: Step) -> list[Request]:
             sampling=Sampling(max_tokens=64, temperature=0.0),
             row=row,
             block_ids=list(range(block, block + num_blocks)),
+            adapter_slot=row % step.num_adapters if step.num_adapters else None,
         )
         request.enter(row)
         requests.append(request)
