@@ -96,6 +96,12 @@ PRODUCT = Assumed(
     0.80,
     "share of `matmul_rate` in a shape that nobody searched for, beside what its tiles waste",
 )
+OWN_PRODUCT = Assumed(
+    0.60,
+    0.80,
+    0.40,
+    "the same for products of ours with many rows, which widen each weight first; a guess",
+)
 PREFILL_WGMMA = Assumed(
     0.40,
     0.48,
@@ -113,6 +119,13 @@ PREFILL_TCGEN05 = Assumed(
     0.15,
     "the same on a B200, where the softmax of such a loop takes longer than its products: no "
     "measurement of Triton was found; a guess",
+)
+FLASH_2_ON_9 = Assumed(
+    0.35,
+    0.40,
+    0.33,
+    "share of the tensor rate of FlashAttention 2 on an H100: 35 % (abstract of FlashAttention 3, "
+    "arXiv:2407.08608), which torch's wheels have; nothing was found for a B200",
 )
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"

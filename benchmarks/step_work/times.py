@@ -22,6 +22,10 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
+_HOPPER = 9
+_OWN_PRODUCTS = {"quantized_linear", "int4_linear", "expert_product"}
+_FLASH = {"aten._scaled_dot_product_flash_attention"}
+"""Of torch's own: FlashAttention 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ def num_replays(launches: tuple[Work, ...]) -> int:
 
 def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:
     """Return the share of the bandwidth that a launch reaches."""
-    if work.kind == "product":
+    if work.kind == "product" or work.label in _OWN_PRODUCTS:
         return assumed.WEIGHTS.at(end)
     share = assumed.STREAM.at(end)
     if work.label != "decode":
@@ -145,7 +149,14 @@ def _evenness(work: Work, gpu: Gpu) -> float:
 def flops_rate(work: Work, gpu: Gpu, end: End) -> float:
     """Return the FLOPs a second that a launch reaches."""
     if work.kind == "product":
-        return gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+        # Tensor cores multiply bytes twice as fast.
+        codes = 2 if "_scaled_mm" in work.launch.name else 1
+        return codes * gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+    if work.label in _OWN_PRODUCTS:
+        return gpu.matmul_rate * assumed.OWN_PRODUCT.at(end)
+    if work.label in _FLASH:
+        flash = assumed.FLASH_2_ON_9 if gpu.capability[0] >= _HOPPER else assumed.PREFILL_MMA
+        return gpu.tensor_rate * flash.at(end)
     if work.label != "prefill":
         return gpu.tensor_rate  # decode attention and the rest are bound by their bytes
     kind = {8: assumed.PREFILL_MMA, 9: assumed.PREFILL_WGMMA}.get(

@@ -4,14 +4,17 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from paceline_engine.attention import kernel_attention
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_kernels import paged_decode_attention
 from paceline_kernels.dependent import dependent
+from paceline_testing.device_record import Launch
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
+from step_work.level_two import read_from_l2
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
@@ -20,6 +23,8 @@ LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
 MOST_SURPLUS = {"qwen2.5-0.5b": 0.079, "llama-3.2-1b": 0.040, "llama-3.1-8b": 0.030}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
+MOST_SURPLUS_BESIDE_L2 = {"qwen2.5-0.5b": 0.044, "llama-3.2-1b": 0.022, "llama-3.1-8b": 0.016}
+"""The same where an H200's L2 is read: what is left are writes, most of them of the MLP."""
 STEPS = tuple(LAUNCHES_OF_A_LAYER)
 
 
@@ -46,6 +51,35 @@ def test_decodes_move_little_more_than_they_must(name: str, most: float) -> None
     work = work_of(model_of(name), DECODE)
 
     assert 0 < work.surplus <= most
+
+
+@pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_BESIDE_L2.items())
+def test_decodes_read_little_from_memory_that_l2_may_hold(name: str, most: float) -> None:
+    """What is written counts still, and a larger cache never holds less."""
+    work = work_of(model_of(name), DECODE)
+    beside = [work.surplus_beside(gpu.l2_bytes) for gpu in GPUS.values()]
+
+    assert beside == sorted(beside, reverse=True)
+    assert work.surplus_beside(0) == work.surplus
+    assert 0 < work.surplus_beside(GPUS["H200"].l2_bytes) <= most
+
+
+def a_copy(source: Tensor, into: Tensor) -> tuple[Launch, int, int]:
+    return Launch("op", "copy", tensors=(source, into)), source.nbytes, into.nbytes
+
+
+def test_what_was_touched_too_long_ago_is_read_from_memory() -> None:
+    """All that was moved since counts, and the tensor; each place once, by whatever view."""
+    small, other = torch.zeros(100), torch.zeros(100)
+    large, result = torch.zeros(1000), torch.zeros(1000)
+    soon = [a_copy(small, other), a_copy(other.view(10, 10), small)]
+    late = [soon[0], a_copy(large, result), soon[1]]
+
+    assert read_from_l2(soon, 2 * 400) == 400
+    assert read_from_l2(soon, 2 * 400 - 1) == 0
+    assert read_from_l2(late, 2 * (8000 + 400) - 1) == 0
+    assert read_from_l2(late, 2 * (8000 + 400)) == 400
+    assert read_from_l2(late[1:], 10**9) == 0  # nobody has touched it before
 
 
 def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,8 @@ class Launch:
     """Of a kernel of ours, by name, with its warps and stages; of a product its sizes."""
     in_graph: bool = False
     """Replayed with others by one call of the host."""
+    tensors: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    """What an op or a product reads and writes on the device; a kernel has its arguments."""
 
 
 class DeviceRecord:
@@ -109,6 +111,7 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if not written:
         return None
     into = {id(each) for each in made}
+    tensors = tuple(each for each in (*given, *made) if each.is_cuda)
     read = sum(bytes_of(each) for each in given if id(each) not in into)
     if name in _GATHERS:
         rows = args[1] if isinstance(args[1], list | tuple) else [args[1]]
@@ -116,17 +119,18 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if name == "aten::index_copy_":
         _, _, rows, source = args
         written = bytes_of(source)
-        return Launch("op", str(func), written + bytes_of(rows), written)
+        return Launch("op", str(func), written + bytes_of(rows), written, tensors=tensors)
     is_overwritten = name in _OVERWRITES or "out" in kwargs
     if func._schema.is_mutable and not is_overwritten:
         read += written
     if name in _ATTENTIONS:
-        return Launch("op", str(func), read, written, _attention_flops(*args[:2]))
+        flops = _attention_flops(*args[:2])
+        return Launch("op", str(func), read, written, flops, tensors=tensors)
     kind: Kind = _MEETINGS.get(name, "product" if name in _PRODUCTS else "op")
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
     if kind != "product":
-        return Launch(kind, str(func), read, written)
+        return Launch(kind, str(func), read, written, tensors=tensors)
     inputs = (args[1] if name == "aten::addmm" else args[0]).shape[-1]
     sizes = {
         "rows": made[0].numel() // made[0].shape[-1],
@@ -134,7 +138,7 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
         "outputs": made[0].shape[-1],
     }
     flops = 2 * made[0].numel() * inputs
-    return Launch(kind, str(func), read, written, flops, arguments=sizes)
+    return Launch(kind, str(func), read, written, flops, arguments=sizes, tensors=tensors)
 
 
 def _attention_flops(q: Tensor, k: Tensor) -> int:
