@@ -130,4 +130,19 @@ FLASH_2_ON_9 = Assumed(
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
 )
+SUM_BY_NCCL_S = Assumed(
+    14e-6,
+    11e-6,
+    21e-6,
+    "a sum of 512 KiB between two ranks, its launch with it: NCCL took 13 us on two B200, 21 on "
+    "four H100 (vLLM's pull requests 42324 and 24532)",
+)
+SUM_BY_PEERS_S = Assumed(
+    9e-6,
+    7e-6,
+    14e-6,
+    "the same by one shot: vLLM's own kernel took 7 us on two H100 (its pull request 24111), and "
+    "torch's half again as long as a kernel in Triton where others measured small messages "
+    "(yifuwang/symm-mem-recipes, pull request 3)",
+)
 EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

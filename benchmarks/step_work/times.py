@@ -62,6 +62,9 @@ def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
 
 def launch_s(work: Work, gpu: Gpu, end: End) -> float:
     """Return how long the device takes for one launch."""
+    if work.kind in {"sum of ranks", "tokens to ranks"}:
+        by_peers = work.label.startswith("symm_mem")
+        return (assumed.SUM_BY_PEERS_S if by_peers else assumed.SUM_BY_NCCL_S).at(end)
     fixed = assumed.LAUNCH_S.at(end)
     if not work.in_graph:
         fixed += assumed.STREAM_LAUNCH_S.at(end)

@@ -15,6 +15,7 @@ from paceline_testing.device_record import Launch
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
+from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
@@ -182,3 +183,22 @@ def test_only_a_step_of_decodes_is_in_a_graph() -> None:
     assert not any(one.in_graph for one in work_of(model, MIXED).launches)
     outside = [one.label for one in work_of(model, DECODE).launches if not one.in_graph]
     assert outside == ["cpu to cuda", "aten.clone", "cuda to cpu"]
+
+
+def test_ranks_that_read_each_other_launch_two_sums_more_a_layer() -> None:
+    """The products before them write where they are read, so nothing is copied."""
+    by_peers, by_nccl = (rank_work("llama-3.2-1b", by_peers=each) for each in (True, False))
+    alone = work_of(model_of("llama-3.2-1b"), DECODE)
+
+    assert by_peers.of_a_layer["symm_mem.one_shot_all_reduce_out"] == 2
+    assert by_nccl.of_a_layer["c10d.allreduce_"] == 2
+    assert of_a_layer(by_peers) == of_a_layer(by_nccl) == of_a_layer(alone) + 2
+
+
+def test_each_norm_behind_a_sum_could_be_one_with_it() -> None:
+    """Two a layer; the first norm of a step is the embedding's."""
+    work = rank_work("llama-3.2-1b", by_peers=True)
+
+    fused = without_norms_behind_sums(work)
+
+    assert len(work.launches) - len(fused.launches) == 2 * work.config.num_layers
