@@ -10,12 +10,14 @@ from torch import Tensor
 from paceline_engine.attention import kernel_attention
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_kernels import paged_decode_attention
+from paceline_kernels.dependent import dependent
 from paceline_testing.device_record import Launch
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
 from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
 
 LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
@@ -173,6 +175,21 @@ def test_pieces_write_where_the_next_one_reads() -> None:
     tokens = padded_size(piecewise_sizes(8192), IN_PIECES.num_tokens)
     sizes = (config.qkv_size, config.hidden_size)
     assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
+
+
+def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:
+    """Products, copies and ops of torch take no part; without the switch nothing does."""
+    model = model_of("qwen2.5-0.5b")
+    with dependent.turned(on=True):
+        early = work_of(model, DECODE)
+    usual = work_of(model, DECODE)
+
+    for one in early.launches:
+        assert is_dependent(one) == (one.kind == "kernel"), one.label
+    assert not any(map(is_dependent, usual.launches))
+    assert [one.label for one in early.launches] == [one.label for one in usual.launches]
+    assert predict(early, GPUS["H200"]).likely < predict(usual, GPUS["H200"]).likely
+    assert predict(early, GPUS["A100"]) == predict(usual, GPUS["A100"])
 
 
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:
