@@ -98,6 +98,10 @@ class Settings(BaseSettings):
     prefix_caching: bool = True
     scheduling: Scheduling = "continuous"
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
+    dynamic_max_wait_s: float = Field(default=0.1, ge=0)
+    """The longest that the first request of a `dynamic` batch waits for others, seconds."""
+    dynamic_buckets: bool = True
+    """Whether a `dynamic` batch holds prompts of about equal length."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
