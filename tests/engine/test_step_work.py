@@ -99,6 +99,22 @@ def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.num_bytes == before.num_bytes + 2 * q_bytes * model.config.num_layers
 
 
+def test_a_rank_of_two_moves_half_and_meets_twice_a_layer() -> None:
+    """Beside a GPU's own launches; embedding, head and logits are whole on the first rank."""
+    alone = work_of(model_of("llama-3.1-8b"), DECODE)
+    rank = rank_work("llama-3.1-8b", by_peers=False)
+    sums = [one for one in rank.launches if one.kind == "sum of ranks"]
+    tokens = [one for one in rank.launches if one.kind == "tokens to ranks"]
+
+    assert of_a_layer(rank) == of_a_layer(alone) + 2
+    assert len(rank.launches) == len(alone.launches) + 2 * 32 + 1
+    assert {one.written for one in sums} == {64 * 4096 * 2}
+    assert [one.written for one in tokens] == [64 * 8]
+    assert all(one.in_graph for one in (*sums, *tokens))
+    head = 128256 * 4096 * 2
+    assert rank.num_bytes - head < 0.55 * (alone.num_bytes - head)
+
+
 def test_a_kernel_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes would be missing from the sum."""
     without = {name: rule for name, rule in RULES.items() if name != "_gate_mul_kernel"}
