@@ -58,6 +58,21 @@ STREAM_LAUNCH_S = Assumed(
     0.8e-6,
     "how much longer without a graph: 2.1 us instead of 1.3, the same source",
 )
+DEPENDENT = Assumed(
+    0.23,
+    0.74,
+    0.0,
+    "share of that which a dependent launch hides behind a kernel that lets it begin: 0.96 us "
+    "between two empty kernels of a graph on a GPU at 1755 MHz, the most that there is "
+    "(pegainfer-project/pegainfer#569), of 1.3; 0.7 of 3 is a guess",
+)
+DEPENDENT_BEHIND_OTHERS = Assumed(
+    0.0,
+    0.38,
+    0.0,
+    "the same behind what does not, a product of cuBLAS or a copy: it begins when that has ended, "
+    "before its memory is seen; a guess",
+)
 HOST_KERNEL_S = Assumed(
     25e-6,
     14e-6,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from paceline_kernels.dependent import LEAST_CAPABILITY
 from step_work import assumed
 from step_work.assumed import Assumed, End
 from step_work.gpus import Gpu
@@ -74,9 +75,23 @@ def launch_s(work: Work, gpu: Gpu, end: End) -> float:
 def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
     device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
     device_s = sum(launch_s(one, gpu, end) for one in device)
+    device_s -= sum(_hidden_s(*pair, gpu, end) for pair in pairwise(device))
     host_s = sum(_host_s(one, end) for one in launches)
     host_s += num_replays(launches) * assumed.HOST_GRAPH_S.at(end)
     return max(device_s + assumed.GRAPH_REPLAY_S.at(end), host_s)
+
+
+def _hidden_s(before: Work, work: Work, gpu: Gpu, end: End) -> float:
+    """Return how much of a dependent launch the one before it hides."""
+    if not is_dependent(work) or gpu.capability < LEAST_CAPABILITY:
+        return 0.0
+    behind = assumed.DEPENDENT if is_dependent(before) else assumed.DEPENDENT_BEHIND_OTHERS
+    return behind.at(end) * assumed.LAUNCH_S.at(end)
+
+
+def is_dependent(work: Work) -> bool:
+    """Tell whether a kernel may begin before the one before it has ended, and lets the next one."""
+    return bool(work.launch.arguments.get("launch_pdl"))
 
 
 def _host_s(work: Work, end: End) -> float:

@@ -10,12 +10,14 @@ from torch import Tensor
 from paceline_engine.attention import kernel_attention
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_kernels import paged_decode_attention
+from paceline_kernels.dependent import dependent
 from paceline_testing.device_record import Launch
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
 from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
 
 LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
@@ -97,6 +99,22 @@ def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert after.num_bytes == before.num_bytes + 2 * q_bytes * model.config.num_layers
 
 
+def test_a_rank_of_two_moves_half_and_meets_twice_a_layer() -> None:
+    """Beside a GPU's own launches; embedding, head and logits are whole on the first rank."""
+    alone = work_of(model_of("llama-3.1-8b"), DECODE)
+    rank = rank_work("llama-3.1-8b", by_peers=False)
+    sums = [one for one in rank.launches if one.kind == "sum of ranks"]
+    tokens = [one for one in rank.launches if one.kind == "tokens to ranks"]
+
+    assert of_a_layer(rank) == of_a_layer(alone) + 2
+    assert len(rank.launches) == len(alone.launches) + 2 * 32 + 1
+    assert {one.written for one in sums} == {64 * 4096 * 2}
+    assert [one.written for one in tokens] == [64 * 8]
+    assert all(one.in_graph for one in (*sums, *tokens))
+    head = 128256 * 4096 * 2
+    assert rank.num_bytes - head < 0.55 * (alone.num_bytes - head)
+
+
 def test_a_kernel_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bytes would be missing from the sum."""
     without = {name: rule for name, rule in RULES.items() if name != "_gate_mul_kernel"}
@@ -157,6 +175,21 @@ def test_pieces_write_where_the_next_one_reads() -> None:
     tokens = padded_size(piecewise_sizes(8192), IN_PIECES.num_tokens)
     sizes = (config.qkv_size, config.hidden_size)
     assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
+
+
+def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:
+    """Products, copies and ops of torch take no part; without the switch nothing does."""
+    model = model_of("qwen2.5-0.5b")
+    with dependent.turned(on=True):
+        early = work_of(model, DECODE)
+    usual = work_of(model, DECODE)
+
+    for one in early.launches:
+        assert is_dependent(one) == (one.kind == "kernel"), one.label
+    assert not any(map(is_dependent, usual.launches))
+    assert [one.label for one in early.launches] == [one.label for one in usual.launches]
+    assert predict(early, GPUS["H200"]).likely < predict(usual, GPUS["H200"]).likely
+    assert predict(early, GPUS["A100"]) == predict(usual, GPUS["A100"])
 
 
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:
