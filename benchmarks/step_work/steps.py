@@ -20,7 +20,7 @@ from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.group import Group
 from paceline_engine.runner.graph_capture import CudaGraphCapture
-from paceline_engine.settings import Settings
+from paceline_engine.settings import RowProductSetting, Settings
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
 from paceline_wire import Sampling
@@ -96,7 +96,7 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str) -> FakeModel:
+def fake_model(name: str, *, row_products: RowProductSetting = "off") -> FakeModel:
     """Load the shapes of a model that the suite knows."""
     fake = FakeCuda()
     config = from_hugging_face({**CONFIGS[name]})
@@ -108,6 +108,7 @@ def fake_model(name: str) -> FakeModel:
         block_size=BLOCK_SIZE,
         kv_cache_bytes=16 << 30,
         prefill_attention="triton",
+        row_products=row_products,
         graphs="off",
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)

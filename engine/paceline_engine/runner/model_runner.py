@@ -192,7 +192,12 @@ class ModelRunner:
 
         def logits_into(step: StepTensors, out: Tensor) -> Tensor:
             self._use_adapters(step)
-            return decoder.logits(decoder.hidden(step.token_ids, attention.plan(step)), out)
+            stages = None
+            # Adapters add to each product by itself.
+            if decoder.few_rows is not None and step.adapter_slots is None:
+                stages = decoder.few_rows(decoder, len(out))
+            planned = attention.plan(step)
+            return decoder.logits(decoder.hidden(step.token_ids, planned, stages=stages), out)
 
         graphs = DecodeGraphs(
             sizes,
