@@ -54,7 +54,7 @@ def engine_of(loaded: LoadedModel, *, overlaps: bool = True) -> Engine:
         NoPacer(),
         limits=limits,
         clock=time.perf_counter,
-        options=EngineOptions(overlap=overlaps and loaded.can_overlap),
+        options=EngineOptions(overlap=overlaps),
     )
 
 

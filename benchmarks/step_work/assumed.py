@@ -74,6 +74,21 @@ STREAM_LAUNCH_S = Assumed(
     0.8e-6,
     "how much longer without a graph: 2.1 us instead of 1.3, the same source",
 )
+DEPENDENT = Assumed(
+    0.23,
+    0.74,
+    0.0,
+    "share of that which a dependent launch hides behind a kernel that lets it begin: 0.96 us "
+    "between two empty kernels of a graph on a GPU at 1755 MHz, the most that there is "
+    "(pegainfer-project/pegainfer#569), of 1.3; 0.7 of 3 is a guess",
+)
+DEPENDENT_BEHIND_OTHERS = Assumed(
+    0.0,
+    0.38,
+    0.0,
+    "the same behind what does not, a product of cuBLAS or a copy: it begins when that has ended, "
+    "before its memory is seen; a guess",
+)
 HOST_KERNEL_S = Assumed(
     25e-6,
     14e-6,
@@ -97,6 +112,12 @@ PRODUCT = Assumed(
     0.80,
     "share of `matmul_rate` in a shape that nobody searched for, beside what its tiles waste",
 )
+OWN_PRODUCT = Assumed(
+    0.60,
+    0.80,
+    0.40,
+    "the same for products of ours with many rows, which widen each weight first; a guess",
+)
 PREFILL_WGMMA = Assumed(
     0.40,
     0.48,
@@ -115,7 +136,29 @@ PREFILL_TCGEN05 = Assumed(
     "the same on a B200, where the softmax of such a loop takes longer than its products: no "
     "measurement of Triton was found; a guess",
 )
+FLASH_2_ON_9 = Assumed(
+    0.35,
+    0.40,
+    0.33,
+    "share of the tensor rate of FlashAttention 2 on an H100: 35 % (abstract of FlashAttention 3, "
+    "arXiv:2407.08608), which torch's wheels have; nothing was found for a B200",
+)
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
+)
+SUM_BY_NCCL_S = Assumed(
+    14e-6,
+    11e-6,
+    21e-6,
+    "a sum of 512 KiB between two ranks, its launch with it: NCCL took 13 us on two B200, 21 on "
+    "four H100 (vLLM's pull requests 42324 and 24532)",
+)
+SUM_BY_PEERS_S = Assumed(
+    9e-6,
+    7e-6,
+    14e-6,
+    "the same by one shot: vLLM's own kernel took 7 us on two H100 (its pull request 24111), and "
+    "torch's half again as long as a kernel in Triton where others measured small messages "
+    "(yifuwang/symm-mem-recipes, pull request 3)",
 )
 EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

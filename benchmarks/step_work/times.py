@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from paceline_kernels.dependent import LEAST_CAPABILITY
 from paceline_testing.device_record import bytes_of
 from step_work import assumed
 from step_work.assumed import Assumed, End
@@ -22,6 +23,10 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
+_HOPPER = 9
+_OWN_PRODUCTS = {"quantized_linear", "int4_linear", "expert_product"}
+_FLASH = {"aten._scaled_dot_product_flash_attention"}
+"""Of torch's own: FlashAttention 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,9 @@ def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
 
 def launch_s(work: Work, gpu: Gpu, end: End) -> float:
     """Return how long the device takes for one launch."""
+    if work.kind in {"sum of ranks", "tokens to ranks"}:
+        by_peers = work.label.startswith("symm_mem")
+        return (assumed.SUM_BY_PEERS_S if by_peers else assumed.SUM_BY_NCCL_S).at(end)
     fixed = assumed.LAUNCH_S.at(end)
     if not work.in_graph:
         fixed += assumed.STREAM_LAUNCH_S.at(end)
@@ -70,9 +78,23 @@ def launch_s(work: Work, gpu: Gpu, end: End) -> float:
 def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
     device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
     device_s = sum(launch_s(one, gpu, end) for one in device)
+    device_s -= sum(_hidden_s(*pair, gpu, end) for pair in pairwise(device))
     host_s = sum(_host_s(one, end) for one in launches)
     host_s += num_replays(launches) * assumed.HOST_GRAPH_S.at(end)
     return max(device_s + assumed.GRAPH_REPLAY_S.at(end), host_s)
+
+
+def _hidden_s(before: Work, work: Work, gpu: Gpu, end: End) -> float:
+    """Return how much of a dependent launch the one before it hides."""
+    if not is_dependent(work) or gpu.capability < LEAST_CAPABILITY:
+        return 0.0
+    behind = assumed.DEPENDENT if is_dependent(before) else assumed.DEPENDENT_BEHIND_OTHERS
+    return behind.at(end) * assumed.LAUNCH_S.at(end)
+
+
+def is_dependent(work: Work) -> bool:
+    """Tell whether a kernel may begin before the one before it has ended, and lets the next one."""
+    return bool(work.launch.arguments.get("launch_pdl"))
 
 
 def _host_s(work: Work, end: End) -> float:
@@ -89,7 +111,7 @@ def num_replays(launches: tuple[Work, ...]) -> int:
 
 def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:
     """Return the share of the bandwidth that a launch reaches."""
-    if work.kind == "product":
+    if work.kind == "product" or work.label in _OWN_PRODUCTS:
         return assumed.WEIGHTS.at(end)
     if work.label == "row_product":
         full = min(1.0, _weights_in_flight(work) / _needed(gpu, end))
@@ -151,7 +173,14 @@ def _evenness(work: Work, gpu: Gpu) -> float:
 def flops_rate(work: Work, gpu: Gpu, end: End) -> float:
     """Return the FLOPs a second that a launch reaches."""
     if work.kind == "product":
-        return gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+        # Tensor cores multiply bytes twice as fast.
+        codes = 2 if "_scaled_mm" in work.launch.name else 1
+        return codes * gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+    if work.label in _OWN_PRODUCTS:
+        return gpu.matmul_rate * assumed.OWN_PRODUCT.at(end)
+    if work.label in _FLASH:
+        flash = assumed.FLASH_2_ON_9 if gpu.capability[0] >= _HOPPER else assumed.PREFILL_MMA
+        return gpu.tensor_rate * flash.at(end)
     if work.label != "prefill":
         return gpu.tensor_rate  # decode attention and the rest are bound by their bytes
     kind = {8: assumed.PREFILL_MMA, 9: assumed.PREFILL_WGMMA}.get(

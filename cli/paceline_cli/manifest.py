@@ -36,11 +36,15 @@ class Difference:
 
 def read(path: Path) -> InferenceService:
     """Read the one InferenceService of a YAML file, wherever it can be served."""
-    manifest = _only_service(path, _documents(path))
     try:
-        return validate(manifest)
+        return validate(declared(path))
     except InvalidManifestError as problem:
         raise ManifestError(f"{path}: {problem}") from problem
+
+
+def declared(path: Path) -> dict[str, Any]:
+    """Read the one InferenceService of a YAML file as it stands there."""
+    return _only_service(path, _documents(path))
 
 
 def load(path: Path) -> InferenceService:

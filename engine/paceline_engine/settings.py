@@ -104,6 +104,10 @@ class Settings(BaseSettings):
     prefix_caching: bool = True
     scheduling: Scheduling = "continuous"
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
+    dynamic_max_wait_s: float = Field(default=0.1, ge=0)
+    """The longest that the first request of a `dynamic` batch waits for others, seconds."""
+    dynamic_buckets: bool = True
+    """Whether a `dynamic` batch holds prompts of about equal length."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
@@ -133,7 +137,13 @@ class Settings(BaseSettings):
     """Record steps of decodes alone at start, for every batch size of a ladder, and replay them.
 
     Of other steps what lies between attentions is recorded too, and kept where it measures faster.
-    `auto` does so beside a GPU, unless ranks share the layers: their steps are told to each.
+    `auto` does so beside a GPU.
+    """
+
+    dependent_launches: Literal["on", "off"] = "off"
+    """Launch our kernels before the one before them has ended, from compute capability 9.0 on.
+
+    `off` until a GPU has shown that it gains, and that nothing is read too early there.
     """
 
     initial_batch_size: int | None = Field(default=None, ge=1)
@@ -193,23 +203,14 @@ class Settings(BaseSettings):
     @property
     def can_overlap(self) -> bool:
         """Whether a step can be chosen before the one before has given its tokens."""
-        plain = self.scheduling == "continuous" and self.speculative == "none"
-        return plain and self.tensor_parallel_size == 1
+        return self.scheduling == "continuous" and self.speculative == "none"
 
     @model_validator(mode="after")
     def _only_what_can_overlap_does(self) -> "Settings":
         if self.overlap == "on" and not self.can_overlap:
             raise ValueError(
-                "overlap must be off or auto unless scheduling is continuous, speculative is none "
-                f"and tensor_parallel_size is 1, got {self.overlap}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _only_one_rank_replays(self) -> "Settings":
-        if self.graphs == "on" and self.tensor_parallel_size > 1:
-            raise ValueError(
-                f"graphs must be off or auto with a tensor_parallel_size above 1, got {self.graphs}"
+                "overlap must be off or auto unless scheduling is continuous and speculative is "
+                f"none, got {self.overlap}"
             )
         return self
 

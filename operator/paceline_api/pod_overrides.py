@@ -32,6 +32,13 @@ class EnvVar(Part):
     value: Annotated[str, Field(max_length=4096)]
 
 
+class SidecarVar(Part):
+    """One variable of the sidecar's environment."""
+
+    name: Annotated[str, Field(pattern=r"^OTEL_[A-Z0-9_]+$", max_length=128)]
+    value: Annotated[str, Field(max_length=4096)]
+
+
 class ExtraVolume(Part):
     """A volume that the engine reads in a folder of its name below /mnt."""
 
@@ -90,6 +97,13 @@ class PodOverrides(Part):
         | None
     ) = None
     """Variables of the engine, such as HTTPS_PROXY or NCCL_DEBUG."""
+    sidecar_env: (
+        Annotated[
+            list[SidecarVar], Field(json_schema_extra=listed("map", max_items=32, keys=("name",)))
+        ]
+        | None
+    ) = None
+    """OpenTelemetry's variables (OTEL_*) of the sidecar, which say where traces are sent."""
     volumes: (
         Annotated[
             list[ExtraVolume], Field(json_schema_extra=listed("map", max_items=16, keys=("name",)))

@@ -10,6 +10,9 @@ from pydantic import ValidationError
 from paceline_sidecar.logs import write_to_stderr
 from paceline_sidecar.serve import allow_open_files, serve, stop_on_signals
 from paceline_sidecar.settings import SidecarSettings
+from paceline_sidecar.tracing.settings import TracingSettings, sentences
+from paceline_sidecar.tracing.start import start_tracing
+from paceline_sidecar.tracing.trace import Tracing
 
 
 def main() -> int:
@@ -22,10 +25,16 @@ def main() -> int:
             name = "_".join(str(part) for part in detail["loc"]).upper()
             sys.stderr.write(f"PACELINE_SIDECAR_{name}: {detail['msg']}\n")
         return 2
+    try:
+        asked = TracingSettings()
+    except ValidationError as error:
+        sys.stderr.writelines(f"{sentence}\n" for sentence in sentences(error))
+        return 2
     allow_open_files(settings)
+    tracing = start_tracing(asked, service_name=settings.served_name or "paceline")
     _collect_rarely()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings))
+        runner.run(_run(settings, tracing))
     return 0
 
 
@@ -40,10 +49,10 @@ def _collect_rarely() -> None:
     gc.set_threshold(50_000, 20, 20)
 
 
-async def _run(settings: SidecarSettings) -> None:
+async def _run(settings: SidecarSettings, tracing: Tracing | None) -> None:
     stop = asyncio.Event()
     stop_on_signals(stop)
-    await serve(settings, stop=stop)
+    await serve(settings, stop=stop, tracing=tracing)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ from paceline_sidecar.routes.vllm import vllm_router
 from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
+from paceline_sidecar.tracing.trace import Trace
 
 _MAX_LINE_BYTES = 1024 * 1024
 # A temporary folder lies on the node's own disk, and a node whose disk is full evicts its pods.
@@ -100,7 +101,8 @@ def create_admin_app(
 
 
 def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAPI:
-    app = FastAPI(openapi_url=None)
+    # Traces are ours (tracing/): FastAPI's own would have a span for every probe, too.
+    app = FastAPI(openapi_url=None, telemetry={"tracing": False, "metrics": False, "logs": False})
     app.add_exception_handler(SidecarError, partial(_answer_error, service))
     app.add_exception_handler(HTTPException, _answer_http_error)
     app.add_exception_handler(Exception, _answer_fault)
@@ -112,6 +114,7 @@ def _app(service: Service, settings: SidecarSettings, *, by_key: bool) -> FastAP
 async def _answer_error(service: Service, request: Request, error: Exception) -> Response:
     if not isinstance(error, SidecarError):
         raise error
+    _note_error(request, error)
     answer = response_of(error, away_s=service.outage.remaining_s)
     return _in_shape(request, answer, str(error))
 
@@ -126,11 +129,18 @@ async def _answer_http_error(request: Request, error: Exception) -> Response:
     return _in_shape(request, plain_response(error.status_code, body, headers), message)
 
 
-def _answer_fault(request: Request, _: Exception) -> Response:
+def _answer_fault(request: Request, error: Exception) -> Response:
     """Answer our own mistake: the log has it, the client learns no detail."""
+    _note_error(request, error)
     message = "The server made a mistake."
     body = ErrorBody(ErrorObject(message, "server_error", None, None))
     return _in_shape(request, plain_response(500, body), message)
+
+
+def _note_error(request: Request, error: Exception) -> None:
+    trace: Trace | None = request.scope.get("trace")
+    if trace is not None:
+        trace.error = error
 
 
 def _in_shape(request: Request, answer: Response, message: str) -> Response:

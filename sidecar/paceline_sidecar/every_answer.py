@@ -10,10 +10,12 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline_sidecar.anthropic.error_response import is_of_messages
+from paceline_sidecar.tracing.trace import Trace
 
 _HEADER = "x-request-id"
 _ANTHROPIC_HEADER = "request-id"
 _PROCESSING = "openai-processing-ms"
+_TRACE_HEADER = "traceresponse"
 _KEPT_TO_ITSELF = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
@@ -28,7 +30,7 @@ _SAFE = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _KEPT_IN_SCOPE = (
     *("type", "asgi", "http_version", "server", "client", "scheme", "method"),
     *("root_path", "path", "raw_path", "query_string", "headers"),
-    *("arrived_at", "request_id", "answer_headers"),
+    *("arrived_at", "request_id", "answer_headers", "trace"),
 )
 """The fields of an HTTP scope in ASGI, and those that are read here when an answer begins."""
 PREPARED_STREAM: Final = "paceline.prepared_stream"
@@ -65,21 +67,29 @@ class EveryAnswer:
                 headers.update(_headers(scope, self._clock()))
                 if self._leaving():
                     headers["connection"] = "close"
+                trace: Trace | None = scope.get("trace")
+                if trace is not None:
+                    headers[_TRACE_HEADER] = trace.header
+                    trace.status, trace.answer_at = message["status"], self._clock()
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_headers)
-        except BaseException as error:
+            try:
+                await self._app(scope, receive, send_with_headers)
+            except BaseException as error:
+                if PREPARED_STREAM in scope:
+                    scope.pop(PREPARED_STREAM).abandon(error)
+                raise
             if PREPARED_STREAM in scope:
-                scope.pop(PREPARED_STREAM).abandon(error)
-            raise
-        if PREPARED_STREAM in scope:
-            stream = scope[PREPARED_STREAM]
-            # What the frameworks have left in it would stay as long as the stream.
-            kept = {name: scope[name] for name in _KEPT_IN_SCOPE if name in scope}
-            scope.clear()
-            scope.update(kept)
-            await stream.run(receive, send_with_headers)
+                stream = scope[PREPARED_STREAM]
+                # What the frameworks have left in it would stay as long as the stream.
+                kept = {name: scope[name] for name in _KEPT_IN_SCOPE if name in scope}
+                scope.clear()
+                scope.update(kept)
+                await stream.run(receive, send_with_headers)
+        finally:
+            if "trace" in scope:
+                scope["trace"].finish(self._clock())
 
 
 def _headers(scope: Scope, now: float) -> dict[str, str]:

@@ -23,8 +23,9 @@ from paceline_sidecar.errors import (
     Unavailable,
 )
 from paceline_sidecar.generation import Delta, Generation
-from paceline_sidecar.metrics.finished_request import Outcome
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.metrics.ledger import AbortCause, Ledger
+from paceline_sidecar.tracing.trace import Trace
 from paceline_wire import Output
 
 
@@ -85,12 +86,14 @@ class Exchange:
         ledger: Ledger,
         clock: Callable[[], float],
         on_close: Callable[["Exchange"], None],
+        trace: Trace | None = None,
     ) -> None:
         self.generations = generations
         self._backend = backend
         self._ledger = ledger
         self._clock = clock
         self._on_close = on_close
+        self._trace = trace
         self._arrivals: list[tuple[int, Arrival | SidecarError]] = []
         self._waiting: asyncio.Future[None] | None = None
         self._reader: Reader | None = None
@@ -183,11 +186,13 @@ class Exchange:
                 timer.cancel()
         outcome, epoch = outcome_of(error), self._epoch()
         was_offered = not isinstance(error, InvalidRequest)
-        for choice in self._choices:
+        if self._trace is not None:
+            self._trace.error = error
+        for index, choice in enumerate(self._choices):
             choice.ticket.leave()
             if choice.is_running and was_offered:
                 record = choice.generation.record(outcome, now=self._clock(), epoch=epoch)
-                self._ledger.ended(record)
+                self._record(index, record)
         self._abort([each for each in self._choices if each.is_in_engine], _abort_cause(error))
         self._on_close(self)
 
@@ -214,6 +219,8 @@ class Exchange:
         else:
             choice.is_in_engine = True
             choice.generation.forget_prompt()
+            if self._trace is not None:
+                self._trace.hand_over(index, self._clock())
 
     def _submit_siblings(self, first: int) -> None:
         """Start the other choices of a prompt whose first one has got a token."""
@@ -260,10 +267,15 @@ class Exchange:
         record = choice.generation.record(
             "ok", now=self._clock(), epoch=self._epoch(), longest_choice=longest
         )
-        self._ledger.ended(record)
+        self._record(index, record)
         choice.ticket.leave()
         if cut and choice.is_in_engine:
             self._abort([choice], "stop_string")
+
+    def _record(self, index: int, record: FinishedRequest) -> None:
+        self._ledger.ended(record)
+        if self._trace is not None:
+            self._trace.add(index, record)
 
     def _longest_choice(self, index: int) -> int | None:
         """Return the output tokens of a prompt's longest choice; None until all have ended."""

@@ -24,6 +24,7 @@ from paceline_sidecar.runtime_control import RuntimeControl
 from paceline_sidecar.service import Service
 from paceline_sidecar.settings import SidecarSettings
 from paceline_sidecar.tls import reload_certificate
+from paceline_sidecar.tracing.trace import Tracing
 from paceline_sidecar.zmq_engine import ZmqEngine
 
 _log = logging.getLogger(__name__)
@@ -66,12 +67,18 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    settings: SidecarSettings, *, stop: asyncio.Event, sockets: list[socket.socket] | None = None
+    settings: SidecarSettings,
+    *,
+    stop: asyncio.Event,
+    sockets: list[socket.socket] | None = None,
+    tracing: Tracing | None = None,
 ) -> None:
     """Serve until `stop` is set, drain, leave; `sockets` may already listen, public one first."""
     asyncio.get_running_loop().set_exception_handler(report_fault)
     with _batch_dir(settings) as batch_dir:
-        await _serve(settings, batch_dir, stop=stop, sockets=sockets)
+        await _serve(settings, batch_dir, stop=stop, sockets=sockets, tracing=tracing)
+    if tracing is not None:
+        await tracing.close()
 
 
 @contextlib.contextmanager
@@ -90,9 +97,11 @@ async def _serve(
     *,
     stop: asyncio.Event,
     sockets: list[socket.socket] | None,
+    tracing: Tracing | None,
 ) -> None:
     engine = ZmqEngine(settings.socket_path, heartbeat_s=settings.heartbeat_s)
     service = Service(engine, run_dir=settings.run_dir, served_name=settings.served_name)
+    service.tracing = tracing
     control = RuntimeControl(service, settings.runtime_config_file)
     service.configure = control.configure
     engine.listen(service)

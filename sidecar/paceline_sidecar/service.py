@@ -20,6 +20,7 @@ from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.tracing.trace import Tracing
 from paceline_wire import EngineTelemetry, ModelInfo
 
 _log = logging.getLogger(__name__)
@@ -53,6 +54,8 @@ class Service:
         self.key_gate = KeyGate(clock)
         self.ledger = Ledger()
         self.clock = clock
+        self.tracing: Tracing | None = None
+        """What makes spans of requests; None where nobody asks for them."""
         self.config = HotConfig()
         self.leaving = False
         """Whether SIGTERM came: not ready any more, whoever still comes is served."""

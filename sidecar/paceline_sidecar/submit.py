@@ -19,6 +19,7 @@ from paceline_sidecar.keys import ANYONE, Principal
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service, Serving
 from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.tracing.trace import Trace, TracedJob
 from paceline_wire import Grammar, Sampling, Submit
 from paceline_wire.limits import Lane
 
@@ -56,10 +57,14 @@ class Job:
     """Whether special tokens appear in the output's text."""
     shows_output: bool = True
     """False where only the prompt's logprobs or embedding are wanted of what is computed."""
+    trace: Trace | None = None
+    """What the request tells of itself, where it is traced."""
 
 
 async def open_exchange(service: Service, job: Job) -> Exchange:
     """Admit, tokenize, submit; where it raises, the refusal is on record already."""
+    if job.trace is not None:
+        job.trace.job = _traced(service, job)
     try:
         serving = service.serving()
         _check_caps(job, service.config.admission)
@@ -216,6 +221,7 @@ def _start(
         ledger=service.ledger,
         clock=service.clock,
         on_close=partial(_ended, service, admitted),
+        trace=job.trace,
     )
     try:
         exchange.start()
@@ -240,6 +246,17 @@ def _give_way(service: Service, exchange: Exchange, refusal: Refused) -> bool:
     service.ledger.refusals[refusal.reason] += len(exchange.generations)
     exchange.fail(refusal)
     return True
+
+
+def _traced(service: Service, job: Job) -> TracedJob:
+    return TracedJob(
+        model=job.adapter or service.name,
+        lane=job.lane,
+        num_choices=len(job.estimates),
+        max_tokens=job.sampling.max_tokens,
+        temperature=job.sampling.temperature,
+        epoch=service.epoch,
+    )
 
 
 def _check_caps(job: Job, policy: AdmissionPolicy) -> None:

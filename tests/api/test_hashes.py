@@ -34,6 +34,7 @@ COLD: list[dict[str, Any]] = [
     {"sidecar": {"resources": {"memory": "1Gi"}}},
     {"imagePullSecrets": [{"name": "registry"}]},
     {"podOverrides": {"env": [{"name": "NCCL_DEBUG", "value": "INFO"}]}},
+    {"podOverrides": {"sidecarEnv": [{"name": "OTEL_SDK_DISABLED", "value": "true"}]}},
     {"podMetadata": {"labels": {"team": "chat"}}},
     {"api": {"docs": False}},
     {"api": {"batches": {"claimName": "kept"}}},

@@ -12,21 +12,27 @@ from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.attention.kernel_attention import KernelAttention
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.prompts import PromptChunk
+from paceline_engine.checkpoint.formats import open_checkpoint
+from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
-from paceline_engine.loading.load import LoadedModel, load_model
+from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.loading.dtype import DtypeChoice
+from paceline_engine.loading.load import LoadedModel, load_checkpoint, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.runner.token_copies import TokenCopies
 from paceline_engine.settings import Settings
 from paceline_testing.async_device import AT_ONCE, LATE, AsyncDevice, Schedule, any_schedule
+from paceline_testing.async_device.ranks import TwoRanks
 from paceline_testing.clock import ManualClock
 from paceline_testing.mutated import mutated
 from paceline_testing.tiny_adapter import make_tiny_adapter
@@ -282,6 +288,80 @@ def test_prompts_by_torch_give_the_same(
     with mock.patch.object(attention, "prefill", by_torch):
         assert eager.answers(schedule, preempted) == wanted
     assert not by_torch.has_failed
+
+
+def _load_ranks(folder: Path, *, graphs: bool) -> tuple[Served, TwoRanks]:
+    """Two ranks, each with half of the heads, captured one after the other."""
+    settings = _settings(folder, swap_bytes=0, tensor_parallel_size=2)
+    device = AsyncDevice(num_gpus=2)
+    with device.visible():
+        ranks = TwoRanks(device)
+        loaded = []
+        for group, stream in zip(ranks.groups, ranks.streams, strict=True):
+            with torch.cuda.stream(stream):
+                one = load_checkpoint(
+                    settings,
+                    Located(folder.name, folder, revision=""),
+                    open_checkpoint(folder),
+                    group,
+                    lambda *_: None,
+                    share=read_share(),
+                    dtype=DtypeChoice("float32", "as it was saved"),
+                )
+                runner = one.runner
+                if graphs:
+                    capture = CudaGraphCapture(runner.device)
+                    runner.capture_decodes(capture, [1, 2, 4], lambda _done: None)
+                    capture = CudaGraphCapture(runner.device)
+                    runner.capture_piecewise(capture, [16, 32], lambda _done: None)
+                loaded.append(one)
+        ranks.follower = loaded[1].runner
+    return Served(device, loaded[0]), ranks
+
+
+@pytest.fixture(scope="module")
+def ranked(folder: Path) -> dict[bool, tuple[Served, TwoRanks]]:
+    """Op by op, and in graphs."""
+    return {graphs: _load_ranks(folder, graphs=graphs) for graphs in (False, True)}
+
+
+@few
+@given(any_schedule(), st.tuples(st.booleans(), st.booleans(), st.booleans()))
+def test_ranks_that_overlap_give_the_same(
+    ranked: dict[bool, tuple[Served, TwoRanks]],
+    wanted: dict[str, Any],
+    schedule: Schedule,
+    chosen: tuple[bool, bool, bool],
+) -> None:
+    """As one GPU that runs everything at once; sums and tokens are in the graphs, too.
+
+    Rank 1's host may be as far behind as rank 0 goes ahead.
+    """
+    in_graphs, is_late, constrained = chosen
+    served, ranks = ranked[in_graphs]
+    ranks.is_late = is_late
+    served.loaded.graph_use.restart()
+
+    seen = served.answers(schedule, constrained=constrained)
+
+    assert _tokens(seen) == {name: _tokens(wanted)[name] for name in seen}
+    assert bool(served.loaded.graph_use.full) == in_graphs
+    assert bool(served.loaded.graph_use.piecewise) == in_graphs
+
+
+def _tokens(answers: dict[str, Any]) -> dict[str, list[int]]:
+    """Leave logprobs out: halves that are added up round otherwise."""
+    return {name: tokens for name, (tokens, _) in answers.items()}
+
+
+def test_ranks_that_do_not_share_tokens_are_seen(
+    ranked: dict[bool, tuple[Served, TwoRanks]], wanted: dict[str, Any]
+) -> None:
+    """So the test above would see it: rank 1 would go on with another token."""
+    served, ranks = ranked[False]
+
+    with mock.patch.object(type(ranks.groups[0]), "share_"):
+        assert _tokens(served.answers(AT_ONCE)) != _tokens(wanted)
 
 
 @few

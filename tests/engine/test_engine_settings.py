@@ -101,15 +101,12 @@ def test_a_draft_model_is_named_where_it_drafts_and_only_there(
     assert message in caught.value.message
 
 
-def test_ranks_that_are_told_each_step_replay_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Left to itself the engine records nothing; insisted on, it is refused."""
-    monkeypatch.setenv("PACELINE_ENGINE_TENSOR_PARALLEL_SIZE", "2")
-    assert read_settings().graphs == "auto"
+def test_ranks_overlap_and_replay_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Insisted on, neither is refused."""
+    for name, value in {"TENSOR_PARALLEL_SIZE": "2", "GRAPHS": "on", "OVERLAP": "on"}.items():
+        monkeypatch.setenv(f"PACELINE_ENGINE_{name}", value)
 
-    monkeypatch.setenv("PACELINE_ENGINE_GRAPHS", "on")
-
-    with pytest.raises(BadSettings, match="graphs must be off or auto with a tensor_parallel_size"):
-        read_settings()
+    assert read_settings().can_overlap
 
 
 @pytest.mark.parametrize(
@@ -117,7 +114,6 @@ def test_ranks_that_are_told_each_step_replay_none(monkeypatch: pytest.MonkeyPat
     [
         ("PACELINE_ENGINE_SCHEDULING", "static"),
         ("PACELINE_ENGINE_SPECULATIVE", "ngram"),
-        ("PACELINE_ENGINE_TENSOR_PARALLEL_SIZE", "2"),
     ],
 )
 def test_what_needs_the_tokens_of_each_step_cannot_overlap(

@@ -3,20 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-import torch
 
 from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.attention.prefill.sdpa import sdpa_prefill
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.constraint import TokenBitmask
 from paceline_engine.drafting.draft_model import DraftModel
-from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.engine.engine import EngineOptions
 from paceline_engine.kv_cache.swap import BlockCopy, num_staged
-from paceline_engine.loading.load import LoadedModel
-from paceline_engine.model.group import Group
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_testing.clock import ManualClock
@@ -27,12 +23,9 @@ from paceline_testing.fake_gpu_model import (
     a_step,
     load_on_fake_gpu,
 )
-from paceline_testing.ranks_alone import ranks_alone
 from paceline_testing.tiny_adapter import make_tiny_adapter
-from paceline_testing.tiny_engine import run_to_end
+from paceline_testing.tiny_engine import serve
 from paceline_testing.tiny_model import SIZES, Family, make_tiny_model
-from paceline_wire import Sampling, Submit
-from paceline_wire.limits import Limits
 
 LAYERS: int = SIZES["num_hidden_layers"]
 
@@ -261,29 +254,9 @@ def test_a_mixed_step_is_replayed_in_pieces(captured: FakeGpuModel) -> None:
 def test_a_request_is_served_to_its_end(captured: FakeGpuModel) -> None:
     """By the engine's own loop, with steps that overlap."""
     with captured.fake.visible():
-        outputs = _served(captured.loaded, EngineOptions(overlap=True), {"a": 20, "b": 70, "c": 3})
+        outputs = serve(captured.loaded, EngineOptions(overlap=True), {"a": 20, "b": 70, "c": 3})
 
     assert {name: len(tokens) for name, tokens in outputs.items()} == dict.fromkeys("abc", 5)
-
-
-def _served(
-    loaded: LoadedModel, options: EngineOptions, lengths: dict[str, int]
-) -> dict[str, list[int]]:
-    limits = Limits(max_batch_size=8, token_budget=32)
-    engine = Engine(
-        loaded.runner,
-        loaded.info,
-        loaded.capacity,
-        NoPacer(),
-        limits=limits,
-        clock=ManualClock(),
-        options=options,
-    )
-    sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
-    for name, length in lengths.items():
-        engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
-    outputs = run_to_end(engine)
-    return {name: [id_ for one in each for id_ in one.token_ids] for name, each in outputs.items()}
 
 
 @pytest.mark.parametrize("graphs", ["off", "on"])
@@ -315,36 +288,6 @@ def test_a_draft_model_drafts_and_is_verified(folder: Path, tmp_path: Path) -> N
         proposer = DraftModel(loaded.draft.runner, NoPacer(), loaded.capacity, ManualClock())
         proposer.warm_up()
         options = EngineOptions(draft_tokens=3, proposer=proposer)
-        outputs = _served(loaded, options, {"a": 20, "b": 7})
+        outputs = serve(loaded, options, {"a": 20, "b": 7})
 
     assert {name: len(tokens) for name, tokens in outputs.items()} == {"a": 5, "b": 5}
-
-
-def test_ranks_sum_twice_a_layer(folder: Path) -> None:
-    """The other rank is not there: what it gives is not known here anyway."""
-    with ranks_alone(2):
-        model = load_on_fake_gpu(folder, num_gpus=2, tensor_parallel_size=2)
-        requests = [a_request(0), a_request(1)]
-        model.run(a_step(prompts=requests))
-        launches = model.launches(a_step(requests))
-
-    assert [launch.kind for launch in launches].count("sum of ranks") == 2 * LAYERS
-
-
-def test_another_rank_computes_on_a_gpu_of_its_own(folder: Path) -> None:
-    """What rank 0 tells of is computed there, and nothing lies on the first GPU."""
-    asked: dict[str, Any] = {"num_gpus": 2, "tensor_parallel_size": 2}
-    requests = [a_request(0), a_request(1)]
-    with ranks_alone(2):
-        first = load_on_fake_gpu(folder, **asked)
-        with first.fake.visible():
-            told = first.loaded.runner.prepare(a_step(prompts=requests))
-    with ranks_alone(2, rank=1):
-        other = load_on_fake_gpu(folder, rank=1, **asked)
-        record = other.fake.record
-        record.clear()
-        with other.fake.visible(), mock.patch.object(Group, "hear", side_effect=[told, None]):
-            other.loaded.runner.follow()
-
-    assert [launch.kind for launch in record.launches].count("sum of ranks") == 2 * LAYERS
-    assert other.loaded.runner.device == torch.device("cuda", 1)

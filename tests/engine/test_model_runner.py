@@ -152,12 +152,3 @@ def test_tokens_of_two_steps_do_not_mix() -> None:
 
     assert first().token_ids == list(range(8))
     assert second().token_ids == list(range(8, 12))
-
-
-def test_ranks_do_not_overlap(tiny: TinyEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only rank 0 has the tokens that the next step begins with."""
-    assert tiny.loaded.can_overlap
-
-    monkeypatch.setattr(tiny.loaded.group, "size", 2)
-
-    assert not tiny.loaded.can_overlap

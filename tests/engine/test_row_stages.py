@@ -15,6 +15,7 @@ from paceline_engine.model.row_stages import PLANS, RowProducts, RowStages, poss
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.runner.graph_capture import Replay
 from paceline_engine.runner.model_runner import ModelRunner
+from paceline_kernels import add_row_product, row_product
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.fake_gpu_model import a_request, a_step, load_on_fake_gpu
@@ -107,7 +108,7 @@ def test_a_step_with_adapters_has_products_of_its_own(
         rows.append(len(x))
         return row_stages_product(x, *args, **kwargs)
 
-    row_stages_product = row_stages.row_product
+    row_stages_product = row_product
     monkeypatch.setattr(row_stages, "row_product", counted)
     runner = kernel_runner(
         tmp_path, CAPACITY, graphs=False, fuses=True, adapters=LoraAdapters(2, 8)
@@ -162,7 +163,7 @@ def test_a_plan_that_is_wrong_is_not_used(
 ) -> None:
     """However fast: half of the residual is missing."""
     make_tiny_model(tmp_path, "llama")
-    right = row_stages.add_row_product
+    right = add_row_product
 
     def wrong(x: Any, weight: Any, residual: Any, **kwargs: Any) -> Any:
         return right(x, weight, residual / 2, **kwargs)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paceline_engine.checkpoint.formats import open_checkpoint
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.errors import BadSettings
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.model.sharding import shard_of
@@ -53,7 +53,7 @@ def both(folder: Path) -> Iterator[LoadedModel]:
     loaded.group.close()
 
 
-def _answers(loaded: LoadedModel) -> list[list[int]]:
+def _answers(loaded: LoadedModel, *, overlap: bool = False) -> list[list[int]]:
     engine = Engine(
         loaded.runner,
         loaded.info,
@@ -61,6 +61,7 @@ def _answers(loaded: LoadedModel) -> list[list[int]]:
         NoPacer(),
         limits=Limits(max_batch_size=3, token_budget=13),
         clock=ManualClock(),
+        options=EngineOptions(overlap=overlap),
     )
     generator = torch.Generator().manual_seed(1)
     sampling = Sampling(max_tokens=12, temperature=0.0, ignore_eos=True)
@@ -76,10 +77,15 @@ def _answers(loaded: LoadedModel) -> list[list[int]]:
 
 
 def test_two_ranks_say_what_one_says(folder: Path, both: LoadedModel) -> None:
-    """Batched and in chunks; the cache of each rank holds half the heads, so twice the tokens."""
+    """Batched and in chunks; the cache of each rank holds half the heads, so twice the tokens.
+
+    Also where a step is launched before the tokens of the one before are read.
+    """
     alone = _load(folder, ranks=1)
 
-    assert _answers(both) == _answers(alone)
+    said = _answers(alone)
+    assert _answers(both) == said
+    assert _answers(both, overlap=True) == said
     assert both.capacity.num_blocks // 2 == alone.capacity.num_blocks
     assert both.info.num_parameters == alone.info.num_parameters
     assert "tensor_parallel_size=2" in both.info.features

@@ -23,18 +23,24 @@ from unittest import mock
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 from triton.runtime.jit import JITFunction
 
 from paceline_kernels import tuned
+from paceline_kernels.dependent import dependent
+from paceline_testing import early_kernels
+from paceline_testing.earlier_waits import met_before_wait_in_ptx, met_before_wait_in_sass
 from paceline_testing.gpus import GPUS, WARP, GpuGeneration, occupancy, programs_per_multiprocessor
+from paceline_testing.issue_slots import Round, round_of
 from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
 from paceline_testing.schedules import Loop, loops_of
 from paceline_testing.waiting_kernel import launch as launch_waiting
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+NVDISASM = CUOBJDUMP.with_name("nvdisasm")
 
 
 MULTIPROCESSORS = 132
@@ -53,6 +59,12 @@ SHAPES_OF = {
     "sm_100": ("llama-3.1-8b", "llama-fp8"),
 }
 
+DEPENDENT_SHAPES_OF = {
+    "sm_80": ("llama-3.1-8b",),
+    "sm_90": ("llama-3.1-8b", "gemma-3-4b"),
+    "sm_100": ("llama-fp8",),
+    "sm_120": ("qwen3-0.6b",),
+}
 
 # What a fast kernel is recognised by, and how PTX spells it.
 INSTRUCTIONS = {
@@ -88,6 +100,16 @@ class Compiled:
     """Those of INSTRUCTIONS that the kernel has."""
     loops: tuple[Loop, ...]
     """Those that multiply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependent:
+    """A kernel as it is launched with the switch on."""
+
+    compiled: Compiled
+    is_launched_early: bool
+    met_before_wait: tuple[str, ...]
+    """What it may do too early, in PTX and in machine code."""
 
 
 class Driver:
@@ -236,6 +258,83 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     return [step for step, _ in groupby(steps)]
 
 
+def compile_dependent() -> Iterator[Dependent]:
+    """Every kernel, with the switch turned on."""
+    for name, shapes in DEPENDENT_SHAPES_OF.items():
+        driver: Any = Driver(GPUS[name])
+        triton.runtime.driver.set_active(driver)
+        for shape in (shape for shape in SHAPES if shape.name in shapes):
+            with as_on(GPUS[name]), dependent.turned(on=True), launching_nothing() as compiled:
+                Launches(shape).all()
+            yield from (_as_dependent(GPUS[name], shape.name, kernel) for kernel in compiled)
+
+
+def compile_early() -> Iterator[Dependent]:
+    """Kernels that do too early what the others must not."""
+    gpu = GPUS["sm_90"]
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    with launching_nothing() as compiled:
+        early_kernels.launch()
+    return (_as_dependent(gpu, "early", kernel) for kernel in compiled)
+
+
+def _as_dependent(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Dependent:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        command = [str(NVDISASM), "-c", file.name]
+        sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return Dependent(
+        inspect_cubin(gpu, shape, kernel),
+        bool(kernel.metadata.launch_pdl),
+        (
+            *(f"PTX: {each}" for each in met_before_wait_in_ptx(kernel.asm["ptx"])),
+            *(f"SASS: {each}" for each in met_before_wait_in_sass(sass, kernel.name)),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRound:
+    """A round of prefill attention's loop without a mask."""
+
+    generation: int
+    head_size: int
+    flops: int
+    num_warps: int
+    round: Round
+
+
+def prefill_rounds() -> Iterator[PrefillRound]:
+    """What warps of prefill attention issue, for heads of 128 and of 64."""
+    for name in SHAPES_OF:
+        gpu = GPUS[name]
+        driver: Any = Driver(gpu)
+        triton.runtime.driver.set_active(driver)
+        for shape in (DECODED[2], DECODED[1]):
+            with as_on(gpu), launching_nothing() as compiled:
+                Launches(shape).prefill_attention()
+                tile = tuned.blocks_of(
+                    "prefill_attention",
+                    torch.device("cpu"),
+                    kv="own",
+                    bits=16,
+                    columns=shape.head_size,
+                    bounds="none",
+                )
+            flops = 4 * tile["rows"] * tile["tokens"] * shape.head_size
+            (kernel,) = compiled
+            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+                file.write(kernel.asm["cubin"])
+                file.flush()
+                command = [str(CUOBJDUMP), "-sass", file.name]
+                sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            num_warps = kernel.metadata.num_warps
+            generation = gpu.capability // 10
+            yield PrefillRound(generation, shape.head_size, flops, num_warps, round_of(sass))
+
+
 def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -296,7 +395,10 @@ def _schedule(loop: Loop) -> str:
 
 
 def main() -> None:
-    """Print a table, or with --json more than a table can say."""
+    """Print a table, or with --json more than a table can say; with --rounds loops of attention."""
+    if sys.argv[1:] == ["--rounds"]:
+        json.dump(list(prefill_rounds()), sys.stdout, default=asdict)
+        return
     everything = [
         one for name, shapes in SHAPES_OF.items() for one in compile_all(GPUS[name], shapes)
     ]
@@ -310,6 +412,8 @@ def main() -> None:
         "variants": count_variants(SHAPES[0]),
         "rows": list(compile_rows()),
         "waiting": compile_waiting(),
+        "dependent": list(compile_dependent()),
+        "early": list(compile_early()),
         "decoded": list(compile_decoded()),
         "handing_over": {
             "decode_attention": hand_over("_decode_kernel", Launches.decode_attention),

@@ -250,6 +250,59 @@ def test_a_row_that_is_gated_into_fp8_is_read_once(compiled: Compiled) -> None:
             assert one["loads"] == 2 * of_16_bytes, one
 
 
+def test_dependent_launches_wait_before_all_else(report: dict[str, Any]) -> None:
+    """No path reaches memory or an end before the kernels before this one have ended."""
+    early = [one for one in report["dependent"] if one["is_launched_early"]]
+    seen = {(one["compiled"]["gpu"], one["compiled"]["kernel"]) for one in early}
+
+    assert seen == {(gpu, name) for gpu in ("sm_90", "sm_100", "sm_120") for name in KERNELS}
+    assert not [one for one in early if one["met_before_wait"]]
+
+
+def test_whoever_does_not_wait_would_be_seen(report: dict[str, Any]) -> None:
+    """A load, a store, an atomic, a return before the wait, and a wait on one path of two."""
+    met = {one["compiled"]["kernel"]: one["met_before_wait"] for one in report["early"]}
+
+    assert met.pop("_waiting_kernel") == []
+    told = {
+        "_loading_kernel": ("ld.global", "LDG"),
+        "_storing_kernel": ("st.global", "STG"),
+        "_counting_kernel": ("atom.global", "MEMBAR"),
+        "_leaving_kernel": ("ret", "EXIT"),
+        "_doubting_kernel": ("ld.global", "EXIT"),
+    }
+    assert met.keys() == told.keys()
+    for kernel, (in_ptx, in_sass) in told.items():
+        assert any(each.startswith("PTX") and in_ptx in each for each in met[kernel]), met
+        assert any(each.startswith("SASS") and in_sass in each for each in met[kernel]), met
+
+
+def test_a_gpu_below_9_0_knows_no_dependent_launches(report: dict[str, Any]) -> None:
+    """There each kernel is what it is without the switch."""
+    old = [one for one in report["dependent"] if one["compiled"]["gpu"] == "sm_80"]
+
+    assert {one["compiled"]["kernel"] for one in old} == KERNELS
+    assert not [one for one in old if one["is_launched_early"]]
+    assert [one["compiled"] for one in old] == [
+        one
+        for one in report["compiled"]
+        if (one["gpu"], one["shape"]) == ("sm_80", old[0]["compiled"]["shape"])
+    ]
+
+
+def test_dependent_launches_spill_nothing(report: dict[str, Any]) -> None:
+    """Nor does decode lose a program of a multiprocessor to the wait."""
+    rows = {
+        (one["gpu"], one["shape"], one["kernel"], one["num_warps"], one["shared_bytes"]): one
+        for one in report["compiled"]
+    }
+    for one in (each["compiled"] for each in report["dependent"]):
+        place = one["gpu"], one["shape"], one["kernel"], one["num_warps"], one["shared_bytes"]
+        assert not one["spilled_bytes"], one
+        if one["kernel"] == "_decode_kernel" and place in rows:
+            assert one["programs"] == rows[place]["programs"], one
+
+
 def test_batches_of_all_sizes_share_a_few_variants(report: dict[str, Any]) -> None:
     """What is not compiled at start compiles in the middle of a request."""
     assert report["variants"] == {

@@ -76,6 +76,8 @@ def test_norms(rows: int, hidden: int, dtype: torch.dtype, wide_weight: bool) ->
             norm.rms_norm(x, weight, 1e-5),
             *norm.add_rms_norm(x, residual, weight, 1e-5),
             *norm.add_rms_norm_fp8(x, residual, weight, 1e-5),
+            *norm.add_rms_norm(x, residual, weight, 1e-5, torch.empty_like(x)),
+            *norm.add_rms_norm_fp8(x, residual, weight, 1e-5, torch.empty_like(x)),
             *embedding.embed_rms_norm(tokens, vocabulary, weight, 1e-5, 2.0),
         ]
         sanitizer.require_written(*results)

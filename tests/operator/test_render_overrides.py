@@ -48,6 +48,16 @@ def test_variables_reach_the_engine_and_each_name_once() -> None:
     assert len(names) == len({*names})
 
 
+def test_opentelemetrys_variables_reach_the_sidecar_alone() -> None:
+    """It is the one that traces; a pod without them is rendered as before."""
+    added = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
+    pod, before = _overridden(sidecarEnv=[added]), _pod()
+    (engine,), (sidecar,) = pod["containers"], pod["initContainers"]
+
+    assert sidecar["env"] == [*before["initContainers"][0]["env"], added]
+    assert engine == before["containers"][0]
+
+
 def test_volumes_are_read_by_the_engine_below_mnt() -> None:
     """They can hide nothing of the image, nor of what the operator mounts."""
     pod = _overridden(

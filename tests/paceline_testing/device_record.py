@@ -20,7 +20,7 @@ class MixedDevicesError(AssertionError):
     """One op, or one kernel, is given tensors of the host and of the device."""
 
 
-Kind = Literal["kernel", "product", "op", "copy", "sum of ranks"]
+Kind = Literal["kernel", "product", "op", "copy", "sum of ranks", "tokens to ranks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Launch:
     """Of a kernel of ours, by name, with its warps and stages; of a product its sizes."""
     in_graph: bool = False
     """Replayed with others by one call of the host."""
+    tensors: tuple[Tensor, ...] = field(default=(), repr=False, compare=False)
+    """What an op or a product reads and writes on the device; a kernel has its arguments."""
 
 
 class DeviceRecord:
@@ -91,7 +93,11 @@ _ATTENTIONS = {
     "aten::_scaled_dot_product_flash_attention",
 }
 """Of the last tokens of a context, each of which sees what lies before it."""
-_SUMS = {"c10d::allreduce_", "c10d::allreduce"}
+_MEETINGS: dict[str, Kind] = {
+    "c10d::allreduce_": "sum of ranks",
+    "c10d::allreduce": "sum of ranks",
+    "c10d::broadcast_": "tokens to ranks",
+}
 
 
 def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
@@ -105,6 +111,7 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if not written:
         return None
     into = {id(each) for each in made}
+    tensors = tuple(each for each in (*given, *made) if each.is_cuda)
     read = sum(bytes_of(each) for each in given if id(each) not in into)
     if name in _GATHERS:
         rows = args[1] if isinstance(args[1], list | tuple) else [args[1]]
@@ -112,19 +119,18 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
     if name == "aten::index_copy_":
         _, _, rows, source = args
         written = bytes_of(source)
-        return Launch("op", str(func), written + bytes_of(rows), written)
+        return Launch("op", str(func), written + bytes_of(rows), written, tensors=tensors)
     is_overwritten = name in _OVERWRITES or "out" in kwargs
     if func._schema.is_mutable and not is_overwritten:
         read += written
     if name in _ATTENTIONS:
-        return Launch("op", str(func), read, written, _attention_flops(*args[:2]))
-    kind: Kind = "product" if name in _PRODUCTS else "op"
-    if name in _SUMS:
-        kind = "sum of ranks"
+        flops = _attention_flops(*args[:2])
+        return Launch("op", str(func), read, written, flops, tensors=tensors)
+    kind: Kind = _MEETINGS.get(name, "product" if name in _PRODUCTS else "op")
     if name in {"aten::copy_", "aten::_to_copy", "aten::clone"}:
         kind = "copy"
     if kind != "product":
-        return Launch(kind, str(func), read, written)
+        return Launch(kind, str(func), read, written, tensors=tensors)
     inputs = (args[1] if name == "aten::addmm" else args[0]).shape[-1]
     sizes = {
         "rows": made[0].numel() // made[0].shape[-1],
@@ -132,7 +138,7 @@ def noted(func: Any, args: Any, kwargs: Any, result: Any) -> Launch | None:
         "outputs": made[0].shape[-1],
     }
     flops = 2 * made[0].numel() * inputs
-    return Launch(kind, str(func), read, written, flops, arguments=sizes)
+    return Launch(kind, str(func), read, written, flops, arguments=sizes, tensors=tensors)
 
 
 def _attention_flops(q: Tensor, k: Tensor) -> int:

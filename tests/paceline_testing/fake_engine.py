@@ -61,7 +61,6 @@ class FakeModel:
     runner: LateRunner = field(
         default_factory=lambda: LateRunner(FakeRunner(FAKE_CAPACITY), FAKE_CAPACITY.max_batch_size)
     )
-    can_overlap: bool = True
 
     @property
     def adapters(self) -> None:

@@ -583,6 +583,12 @@ CASES = (
         _overrides(env=[{"name": "HTTPS-PROXY", "value": ""}]),
     ),
     Case(
+        "the sidecar's variables are OpenTelemetry's",
+        "spec.podOverrides.sidecarEnv[0].name",
+        _overrides(sidecarEnv=[{"name": "OTEL_SDK_DISABLED", "value": "true"}]),
+        _overrides(sidecarEnv=[{"name": "PYTHONPATH", "value": "/tmp"}]),
+    ),
+    Case(
         "a variable is named once",
         "spec.podOverrides.env[1]",
         _overrides(env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}]),

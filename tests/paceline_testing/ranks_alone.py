@@ -1,28 +1,45 @@
 """One rank of several whose others are not there: what they would send is never waited for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from paceline_engine.core.step_tensors import Int64s
 from paceline_engine.loading import peer_sums
 from paceline_engine.loading.peer_sums import GraphTimer
 from paceline_engine.model.group import Group
 from paceline_engine.model.peer_memory import TorchPeerOps
 
+Told = list[Int64s | None]
+"""What rank 0 has told, in order; None where it said that this was all."""
+
 
 @contextmanager
-def ranks_alone(size: int, rank: int = 0, *, nvlink: bool = False) -> Iterator[None]:
+def ranks_alone(
+    size: int, rank: int = 0, *, nvlink: bool = False, heard: Sequence[Int64s | None] = ()
+) -> Iterator[Told]:
     """Let a group of this size be loaded and run; a sum over them leaves its tensor as it is.
 
+    Rank 0's messages are kept in the list that is given; another rank hears `heard`, then the end.
     `nvlink`: their GPUs read each other's memory, and sum through it in half of NCCL's time.
     """
+    told: Told = []
+    messages = iter(heard)
+
+    def tell(_self: Group, what: Sequence[Int64s]) -> None:
+        told.append(np.concatenate(what) if len(what) else None)
+
+    def hear(_self: Group) -> Int64s | None:
+        return next(messages, None)
+
     dist.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
     try:
         with (
@@ -30,10 +47,10 @@ def ranks_alone(size: int, rank: int = 0, *, nvlink: bool = False) -> Iterator[N
             _peer_memory() if nvlink else nullcontext(),
             mock.patch.object(Group, "start"),
             mock.patch.object(Group, "least", lambda _self, value: value),
-            mock.patch.object(Group, "tell"),
-            mock.patch.object(Group, "hear", return_value=None),
+            mock.patch.object(Group, "tell", tell),
+            mock.patch.object(Group, "hear", hear),
         ):
-            yield
+            yield told
     finally:
         dist.destroy_process_group()
 

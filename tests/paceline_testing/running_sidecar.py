@@ -12,6 +12,7 @@ from openai import OpenAI
 
 from paceline_sidecar.serve import serve
 from paceline_sidecar.settings import SidecarSettings
+from paceline_sidecar.tracing.trace import Tracing
 from paceline_testing.kept_secrets import listen, remember, remember_request
 
 TOKEN = "a-runtime-token-of-tests"
@@ -20,7 +21,13 @@ TOKEN = "a-runtime-token-of-tests"
 class Sidecar:
     """One that runs in a thread of its own, and the clients that tests ask it with."""
 
-    def __init__(self, settings: SidecarSettings, sockets: list[socket.socket]) -> None:
+    def __init__(
+        self,
+        settings: SidecarSettings,
+        sockets: list[socket.socket],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.tracing = tracing
         self.settings = settings
         self.sockets = sockets
         self._loop = uvloop.new_event_loop()  # as in a process of its own
@@ -70,7 +77,10 @@ class Sidecar:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(serve(self.settings, stop=self._stop, sockets=self.sockets))
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        await serve(self.settings, stop=self._stop, sockets=self.sockets, tracing=self.tracing)
 
 
 def free_port() -> int:
@@ -79,7 +89,7 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
+def start_sidecar(run_dir: Path, tracing: Tracing | None = None, **changes: Any) -> Sidecar:
     """Serve from `run_dir`; the engine may come later."""
     # Bound before anybody is told the port: nobody else can take it meanwhile.
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
@@ -96,6 +106,6 @@ def start_sidecar(run_dir: Path, **changes: Any) -> Sidecar:
         "drain_s": 5.0,
         "lame_duck_s": 0.0,
     }
-    sidecar = Sidecar(SidecarSettings(**{**values, **changes}), sockets)
+    sidecar = Sidecar(SidecarSettings(**{**values, **changes}), sockets, tracing)
     sidecar.thread.start()
     return sidecar

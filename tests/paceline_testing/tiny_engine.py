@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from paceline_engine.engine.engine import Engine
+from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
 from paceline_engine.settings import Settings
@@ -69,3 +69,24 @@ def run_to_end(engine: Engine) -> dict[str, list[Output]]:
             assert output.error is None, output.error
             outputs.setdefault(output.id, []).append(output)
     return outputs
+
+
+def serve(
+    loaded: LoadedModel, options: EngineOptions, lengths: dict[str, int]
+) -> dict[str, list[int]]:
+    """Serve a prompt of each length to its end, five tokens each."""
+    limits = Limits(max_batch_size=8, token_budget=32)
+    engine = Engine(
+        loaded.runner,
+        loaded.info,
+        loaded.capacity,
+        NoPacer(),
+        limits=limits,
+        clock=ManualClock(),
+        options=options,
+    )
+    sampling = Sampling(max_tokens=5, temperature=0.0, ignore_eos=True)
+    for name, length in lengths.items():
+        engine.submit(Submit(name, list(range(3, 3 + length)), sampling))
+    outputs = run_to_end(engine)
+    return {name: [id_ for one in each for id_ in one.token_ids] for name, each in outputs.items()}

@@ -90,6 +90,11 @@ class StepInputs:
     """The slot of each token's adapter, -1 for none; None where no adapter takes part."""
 
     @property
+    def has_tokens_at_rows(self) -> bool:
+        """Whether a decode's token lies at its row alone."""
+        return bool((self.token_ids[: self.num_decodes] == AT_ITS_ROW).any())
+
+    @property
     def ends(self) -> Int64s:  # [S]
         """Tokens of each sequence up to the end of the step: what its last one attends to."""
         ends: Int64s = self.starts + self.bounds[1:] - self.bounds[:-1]
@@ -167,6 +172,10 @@ class RowTables(Protocol):
 
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """Write what changed in the rows, then make the step's tensors from them."""
+        ...
+
+    def with_tokens(self, inputs: StepInputs) -> StepInputs:
+        """Fill in the tokens at the step's rows, as far as the host can read them there."""
         ...
 
     def parameters(self, inputs: StepInputs) -> SamplingTensors | None:  # [R]

@@ -167,8 +167,7 @@ class Assembly:
             block_size,
             config.vocab_size,
             salt=None if self.device.type == "cpu" else salt,
-            # Ranks above 0 do not learn what is sampled but from rank 0.
-            tokens_stay=tokens_stay and group.size == 1,
+            tokens_stay=tokens_stay,
         )
         tables: RowTables
         if self.device.type == "cpu":

@@ -27,9 +27,8 @@ _SAMPLED_PIECES = 2
 
 
 def uses_graphs(settings: Settings, device: torch.device) -> bool:
-    """Tell whether graphs are captured: on a GPU, unless ranks share the layers."""
-    is_wanted = settings.graphs != "off" and settings.tensor_parallel_size == 1
-    return is_wanted and device.type == "cuda"
+    """Tell whether graphs are captured: on a GPU, unless they are off."""
+    return settings.graphs != "off" and device.type == "cuda"
 
 
 def graphs_bytes(
@@ -115,6 +114,7 @@ def capture_graphs(
     capacity: Capacity,
     progress: Progress,
     *,
+    is_first: bool = True,
     draft: ModelRunner | None = None,
     new_capture: Callable[[], GraphCapture] | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -122,6 +122,7 @@ def capture_graphs(
     """Capture decodes, then piecewise graphs for other steps, where those are faster.
 
     A draft model drafts by decodes, one behind the other: these alone are captured for it.
+    Every rank captures the same; the first one times, and tells the others what to keep.
     """
     new_capture = new_capture or (lambda: CudaGraphCapture(runner.device))
 
@@ -142,6 +143,8 @@ def capture_graphs(
     # A capture of its own has memory of its own, which is free again where none is kept.
     sizes = piecewise_sizes(capacity.max_token_budget)
     graphs = runner.capture_piecewise(new_capture(), sizes, piecewise)
+    if not is_first:
+        return
     overlap = settings.overlap != "off" and settings.can_overlap
     probe = PiecewiseProbe(StepTimer(runner, capacity, clock, overlap=overlap), capacity)
     runner.keep_piecewise(choose_sizes(graphs, probe.seconds_of, clock=clock))

@@ -54,6 +54,7 @@ from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.sampler import Sampler
 from paceline_engine.settings import Settings
 from paceline_kernels.compiled import tell_of_variants
+from paceline_kernels.dependent import dependent
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
 
@@ -79,11 +80,6 @@ class LoadedModel:
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """The draft model, where the settings name one."""
-
-    @property
-    def can_overlap(self) -> bool:
-        """Tell whether steps can overlap; ranks above 0 would need tokens that only rank 0 has."""
-        return self.group.size == 1
 
     @property
     def graph_use(self) -> GraphUse:
@@ -189,6 +185,7 @@ def load_checkpoint(
 ) -> LoadedModel:
     """Load one rank's part of an opened model. Raises as `load_model`."""
     device = _device(settings, checkpoint.config, share, group.rank)
+    dependent.is_on = settings.dependent_launches == "on"
     parts = Assembly(settings, device, dtype, core_use(settings, share, group.rank))
     if draft is not None:
         _require_both_fit(parts, checkpoint, draft)
@@ -314,9 +311,14 @@ def _start(made_of: RunnerParts, runners: Runners, capacity: Capacity, progress:
         )
     if is_first:
         warm_up(runners.model, capacity)
+        made_of.group.end()
+    else:
+        runners.model.follow()
     progress("warming up", 1.0)
     if uses_graphs(settings, device):
-        capture_graphs(settings, runners.model, capacity, progress, draft=runners.draft)
+        capture_graphs(
+            settings, runners.model, capacity, progress, draft=runners.draft, is_first=is_first
+        )
 
 
 def _warn_of_variant(kernel: str) -> None:

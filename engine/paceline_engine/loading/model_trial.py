@@ -153,7 +153,7 @@ class _ModelTrial:
         )
         if is_first:
             launch_widest(runners.model, self._capacity)
-            parts.group.tell(None)
+            parts.group.end()
         else:
             runners.model.follow()
         if runners.draft is not None:

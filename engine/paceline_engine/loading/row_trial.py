@@ -123,15 +123,20 @@ def _fault(decoder: Decoder, stages: RowStages, attended: Tensor, residual: Tens
     try:
         seen = stages.between(0, attended, residual)
         wanted = decoder.between(0, attended, residual)
+        differs = [_difference(*pair) for pair in zip(seen, wanted, strict=True)]
     except Exception as error:  # noqa: BLE001 - whatever it is, the separate ops serve
         return f"it raised {type(error).__name__}: {str(error).partition(chr(10))[0]}"
-    for name, mine, other in zip(("qkv", "residual"), seen, wanted, strict=True):
-        exact = other.float()
-        share = vector_norm(mine.float() - exact, dim=-1) / vector_norm(exact, dim=-1)
-        worst = float(share.max())
+    for name, worst in zip(("qkv", "residual"), differs, strict=True):
         if not worst <= limit:  # NaN as well
             return f"a row of {name} differs by {worst:.2g} of its length, at most {limit:.2g}"
     return None
+
+
+def _difference(seen: Tensor, wanted: Tensor) -> float:
+    """Return the largest difference of a row, as a share of its length."""
+    exact = wanted.float()
+    share = vector_norm(seen.float() - exact, dim=-1) / vector_norm(exact, dim=-1)
+    return float(share.max())
 
 
 def on_device(replay: Replay) -> float:

@@ -128,10 +128,16 @@ class Decoder:
         )
         return qkv.product(x), residual
 
-    def between(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """See `DecoderStages`."""
+    def between(
+        self,
+        index: int,
+        attended: Tensor,
+        residual: Tensor,
+        out: tuple[Tensor, Tensor] | None = None,  # as what is returned
+    ) -> tuple[Tensor, Tensor]:
+        """See `DecoderStages`; the results are in `out`, each where its op can."""
         x, residual = self._finish_layer(index, attended, residual)
-        return self.layers[index + 1].qkv(x, residual)
+        return self.layers[index + 1].qkv(x, residual, out)
 
     def finish(self, attended: Tensor, residual: Tensor) -> Tensor:
         """See `DecoderStages`."""

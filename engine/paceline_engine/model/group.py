@@ -1,15 +1,18 @@
 """The ranks that run one model together, and the messages between them.
 
 Rank 0 is the engine. The others are processes of its own: each loads its shard of the weights,
-then runs every step that rank 0 tells of. Within a step the ranks meet twice a layer, to add up
-what attention and the MLP give (torch.distributed: gloo on CPUs, NCCL on GPUs).
+then runs every step that rank 0 tells of, through a ring in shared memory. Within a step the ranks
+meet twice a layer, to add up what attention and the MLP give (torch.distributed: gloo on CPUs,
+NCCL on GPUs), and share the tokens that only rank 0's device holds.
 """
 
 import atexit
 import contextlib
 import multiprocessing
 import tempfile
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from multiprocessing.process import BaseProcess
@@ -20,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline_engine.core.step_tensors import Int64s
+from paceline_engine.model.message_ring import MessageRing, RingReader
 from paceline_engine.model.peer_memory import PeerMemory
 
 Step = TypeVar("Step")
@@ -41,6 +46,11 @@ class Group:
         self.peers: PeerMemory | None = None
         """Memory that ranks read of each other, once it is there."""
         self._followers: list[BaseProcess] = []
+        self._ring: MessageRing | None = None
+        """Of rank 0."""
+        self._reader: RingReader | None = None
+        """Of the others."""
+        self._before_leaving: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def sum_(self, x: Tensor) -> Tensor:
@@ -53,6 +63,12 @@ class Group:
             return x
         return summed
 
+    def share_(self, x: Tensor) -> Tensor:
+        """Give every rank what rank 0 holds, in the stream's order: no host waits on a GPU."""
+        if self.size > 1:
+            dist.broadcast(x, src=0)
+        return x
+
     def least(self, value: int) -> int:
         """Return the smallest value of all ranks."""
         if self.size == 1:
@@ -61,22 +77,40 @@ class Group:
         dist.all_gather_object(values, value)
         return min(values)
 
-    def tell(self, what: object) -> None:
-        """Send from rank 0 to all others; None ends them.
+    def tell(self, what: Sequence[Int64s]) -> None:
+        """Send numbers from rank 0 to all others, which need not be ready for them.
 
         Raises RuntimeError when one of them has died.
         """
+        self._require_followers()
+        if self._ring is not None:
+            self._ring.put(what, self._require_followers)
+
+    def end(self) -> None:
+        """Tell from rank 0 that nothing follows for now: `hear` returns None once."""
+        self.tell(())
+
+    def hear(self) -> Int64s | None:
+        """Receive what rank 0 sends next; None where it says that this was all.
+
+        Raises RuntimeError when rank 0 has died.
+        """
+        if self._reader is None:
+            return None
+        heard = self._reader.get(_require_rank_0)
+        return heard if len(heard) else None
+
+    def before_leaving(self, forget: Callable[[], None]) -> None:
+        """Call a method, of an object that lives then, before connections are given up.
+
+        NCCL's end waits until nobody holds a CUDA graph with a sum in it.
+        """
+        self._before_leaving.append(weakref.WeakMethod(forget))
+
+    def _require_followers(self) -> None:
         for rank, follower in enumerate(self._followers, start=1):
             if not follower.is_alive():
                 raise RuntimeError(f"Rank {rank} has ended with status {follower.exitcode}.")
-        if self.size > 1:
-            dist.broadcast_object_list([what], src=0, device=torch.device("cpu"))
-
-    def hear(self) -> object:
-        """Receive what rank 0 sends next."""
-        told: list[object] = [None]
-        dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
-        return told[0]
 
     def join(self, rendezvous: Path) -> None:
         """Meet the other ranks."""
@@ -103,11 +137,14 @@ class Group:
         """
         atexit.register(self.close)
         spawn = multiprocessing.get_context("spawn")
+        self._ring = MessageRing(self.size - 1)
         # NCCL and symmetric memory meet by the file later, at their first use.
         self._folder = tempfile.TemporaryDirectory(prefix="paceline-ranks-")
         rendezvous = Path(self._folder.name) / "rendezvous"
-        for rank in range(1, self.size):
-            arguments = (Group(rank, self.size), told, rendezvous)
+        for rank, reader in enumerate(self._ring.readers, start=1):
+            other = Group(rank, self.size)
+            other._reader = reader
+            arguments = (other, told, rendezvous)
             follower = spawn.Process(target=follow, args=arguments, daemon=True)
             with placed(rank):
                 follower.start()
@@ -129,19 +166,38 @@ class Group:
         if not followers:
             return
         if all(follower.is_alive() for follower in followers):
-            with contextlib.suppress(RuntimeError):  # one died just now
-                self.tell(None)
+            with contextlib.suppress(RuntimeError, TimeoutError):  # one died just now, or hangs
+                self._end_within(_LEAVE_S)
         for follower in followers:
             follower.join(_LEAVE_S)
             follower.kill()
         self.leave()
         atexit.unregister(self.close)
 
+    def _end_within(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+
+        def check() -> None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"a rank has read nothing for {seconds:.0f} s")
+
+        if self._ring is not None:
+            self._ring.put((), check)
+
     def leave(self) -> None:
         """Give up the connections; without it, gloo's threads abort a process that ends."""
+        for method in self._before_leaving:
+            if (forget := method()) is not None:
+                forget()
         self.peers = None
         if dist.is_initialized():
             dist.destroy_process_group()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def _require_rank_0() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None and not parent.is_alive():
+        raise RuntimeError("Rank 0 has ended.")

@@ -20,9 +20,15 @@ class Ops(Protocol):
         ...
 
     def add_rms_norm(
-        self, x: Tensor, /, residual: Tensor, weight: Tensor, eps: float
+        self,
+        x: Tensor,
+        /,
+        residual: Tensor,
+        weight: Tensor,
+        eps: float,
+        out: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """`(rms_norm(x + residual), x + residual)`."""
+        """`(rms_norm(x + residual), x + residual)`; the sum is in `out` where the op can."""
         ...
 
     def embed_rms_norm(

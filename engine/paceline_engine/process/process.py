@@ -30,6 +30,7 @@ from paceline_engine.process.step_watch import STDERR, StepLimits, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
 from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.scheduling import Gathering
 from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
 from paceline_wire.limits import Capacity, Limits
@@ -78,11 +79,6 @@ class ServableModel(Protocol):
     @property
     def draft(self) -> LoadedDraft | None:
         """The draft model of speculative decoding, where the settings name one."""
-        ...
-
-    @property
-    def can_overlap(self) -> bool:
-        """Whether a step can be launched while the one before runs."""
         ...
 
     @property
@@ -163,7 +159,7 @@ def _run(
 ) -> None:
     """Profile the model's steps, then serve until stopped."""
     pacer = make_pacer(model.info, model.capacity)
-    overlap = model.can_overlap and _overlaps(settings, model.info)
+    overlap = _overlaps(settings, model.info)
     with memory_explained(settings, "while steps were timed after loading"):
         profile = begin_with_profile(
             pacer,
@@ -214,6 +210,7 @@ def _engine(
         clock=time.monotonic,
         options=EngineOptions(
             scheduling=settings.scheduling,
+            gathering=Gathering(settings.dynamic_max_wait_s, settings.dynamic_buckets),
             prefix_caching=settings.prefix_caching,
             overlap=overlap,
             swapper=model.swapper,

@@ -1,5 +1,7 @@
 """The rows' tables on a CPU, in numpy. Implements `RowTables`."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -41,6 +43,10 @@ class HostTables:
             chunks=inputs.chunks,
             adapter_slots=None if adapter_slots is None else torch.from_numpy(adapter_slots),
         )
+
+    def with_tokens(self, inputs: StepInputs) -> StepInputs:
+        """See `RowTables`."""
+        return replace(inputs, token_ids=self._token_ids(inputs))
 
     def parameters(self, inputs: StepInputs) -> SamplingTensors | None:
         """See `RowTables`: a CPU's sampler asks the requests."""

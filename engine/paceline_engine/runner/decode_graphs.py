@@ -31,24 +31,27 @@ class DecodeGraphs:
         self,
         sizes: Sequence[int],
         tables: DeviceTables,
-        logits_into: Callable[[StepTensors, Tensor], Tensor],
+        logits_into: Callable[[StepTensors, Tensor], Tensor | None],
         sampler: DeviceSampler,
         *,
         vocab_size: int,
         dtype: torch.dtype,
         has_adapters: bool = False,
+        samples: bool = True,
     ) -> None:
         """`sizes` ascend, up to the capacity.
 
         `logits_into` runs the model, and leaves its logits in a tensor [size, vocab]. With
-        adapters, each size is captured once with them and once without.
+        adapters, each size is captured once with them and once without. A rank that does not
+        sample has no logits: `logits_into` returns None, and `sampled` is never asked.
         """
         self._sizes = tuple(sizes)
         self._tables = tables
         self._logits_into = logits_into
         self._sampler = sampler
         self._kinds = (True, False) if has_adapters else (False,)
-        self._logits = torch.empty((sizes[-1], vocab_size), dtype=dtype, device=tables.device)
+        num_rows = sizes[-1] if samples else 0
+        self._logits = torch.empty((num_rows, vocab_size), dtype=dtype, device=tables.device)
         self._tokens = torch.empty(sizes[-1], dtype=torch.int64, device=tables.device)
         self._replays: dict[tuple[int, bool], Replay] = {}
 
@@ -94,6 +97,8 @@ class DecodeGraphs:
     def _compute(self, size: int, *, has_adapters: bool) -> None:
         step = self._tables.lay_out_decodes(size, has_adapters=has_adapters)
         logits = self._logits_into(step, self._logits[:size])
+        if logits is None:
+            return
         parameters = self._tables.lay_out_sampling(size)
         tokens = sample_tokens(logits, *parameters, out=self._tokens[:size])
         self._tables.keep_decodes(size, tokens)

@@ -105,6 +105,10 @@ class DeviceTables:
         self._sampled_rows, self._sampled_at = staged.sampled_rows, staged.sampled_at
         return staged
 
+    def with_tokens(self, inputs: StepInputs) -> StepInputs:
+        """See `RowTables`: what lies on the device stays there."""
+        return inputs
+
     def parameters(self, inputs: StepInputs) -> SamplingTensors | None:  # [R]
         """See `RowTables`."""
         parameters = SamplingTensors.empty(len(inputs.sample_rows), self.device)

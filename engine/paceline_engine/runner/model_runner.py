@@ -31,6 +31,7 @@ from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.layer_stack import layer_stack
 from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.runner.token_copies import TokenCopies
+from paceline_engine.runner.told_step import ToldSizes, ToldStep, decode, encode
 from paceline_engine.sampling.device_sampler import DeviceSampler
 from paceline_engine.sampling.masks import MaskMaker, PendingMasks
 from paceline_engine.sampling.pooling import Pooling
@@ -148,10 +149,11 @@ class ModelRunner:
                 inputs.sampled, self._decoder.config.vocab_size, num_chunks=len(batch.chunks)
             )
         mode = self._mode(batch)
+        inputs = self._told(inputs, mode)
         if mode == "full graph" and self._decode_graphs is not None:
             self._decode_graphs.replay(inputs)
             return Computed(self._decode_graphs.sampled(inputs, masks), late=_late(masks))
-        hidden = self._hidden(inputs, self._piecewise if mode == "piecewise graphs" else None)
+        hidden = self._hidden(inputs, mode)
         sampled = self._sample(hidden, inputs, masks)
         if not inputs.reads_prompts:
             return Computed(sampled, late=_late(masks))
@@ -182,22 +184,27 @@ class ModelRunner:
     ) -> None:
         """Capture decodes of these sizes, up to the capacity: from now on they are replayed.
 
-        Only for a single rank whose rows lie on the device.
+        Only where rows lie on the device. All ranks capture at the same time, in the same order:
+        sums over them are in the graphs.
         """
-        if not isinstance(self._tables, DeviceTables) or self._group.size > 1:
-            raise TypeError(f"graphs need one rank, and rows on the device, got {self._tables}")
+        if not isinstance(self._tables, DeviceTables):
+            raise TypeError(f"graphs need rows on the device, got {self._tables}")
         if not isinstance(self._sampler, DeviceSampler):
             raise TypeError(f"graphs need a sampler on the device, got {self._sampler}")
         decoder, attention = self._decoder, self._attention
 
-        def logits_into(step: StepTensors, out: Tensor) -> Tensor:
+        is_first = self._group.rank == 0
+
+        def logits_into(step: StepTensors, out: Tensor) -> Tensor | None:
             self._use_adapters(step)
+            self._group.share_(step.token_ids)
             stages = None
             # Adapters add to each product by itself.
             if decoder.few_rows is not None and step.adapter_slots is None:
                 stages = decoder.few_rows(decoder, len(out))
             planned = attention.plan(step)
-            return decoder.logits(decoder.hidden(step.token_ids, planned, stages=stages), out)
+            hidden = decoder.hidden(step.token_ids, planned, stages=stages)
+            return decoder.logits(hidden, out) if is_first else None
 
         graphs = DecodeGraphs(
             sizes,
@@ -207,7 +214,9 @@ class ModelRunner:
             vocab_size=decoder.config.vocab_size,
             dtype=decoder.embedding.dtype,
             has_adapters=self._adapters is not None,
+            samples=is_first,
         )
+        self._group.before_leaving(self.forget_graphs)
         graphs.capture(capture, progress)
         self._decode_graphs = graphs
 
@@ -232,11 +241,21 @@ class ModelRunner:
         return () if self._piecewise is None else self._piecewise.enabled
 
     def keep_piecewise(self, sizes: Sequence[int]) -> None:
-        """Use piecewise graphs of these sizes alone; give up what was captured of others."""
+        """Use piecewise graphs of these sizes alone; give up what was captured of others.
+
+        Where it is called on rank 0, the others do so too.
+        """
+        if self._group.rank == 0:
+            self._group.tell(encode(ToldSizes(tuple(sizes))))
         if self._piecewise is not None and sizes:
             self._piecewise.keep(sizes)
         else:
             self._piecewise = None
+
+    def forget_graphs(self) -> None:
+        """Give up every graph."""
+        self._decode_graphs = None
+        self._piecewise = None
 
     def _mode(self, batch: Batch) -> ExecutionMode:
         """Choose how a step is computed, and count it."""
@@ -268,31 +287,38 @@ class ModelRunner:
     @torch.inference_mode()
     def logits(self, batch: Batch) -> Tensor:  # [R, vocab]
         """Run the decoder and return the logits of the tokens that sample; none is sampled."""
-        inputs = self.prepare(batch)
-        return self._sampled_logits(self._hidden(inputs), inputs)
+        inputs = self._told(self.prepare(batch), "eager")
+        return self._sampled_logits(self._hidden(inputs, "eager"), inputs)
 
     @torch.inference_mode()
     def follow(self) -> None:
         """Run every step that rank 0 sends, until it sends no more."""
-        while isinstance(inputs := self._group.hear(), StepInputs):
-            self._run_decoder(inputs)
+        while (heard := self._group.hear()) is not None:
+            told = decode(heard)
+            if isinstance(told, ToldSizes):
+                self.keep_piecewise(told.sizes)
+            elif told.mode == "full graph" and self._decode_graphs is not None:
+                self._decode_graphs.replay(told.inputs)
+            else:
+                self._hidden(told.inputs, told.mode)
 
-    def _hidden(
-        self, inputs: StepInputs, piecewise: PiecewiseGraphs | None = None
-    ) -> Tensor:  # [kept, hidden]
-        if self._group.size > 1:
-            self._group.tell(replace(inputs, sampled=()))
-        return self._run_decoder(inputs, piecewise)
+    def _told(self, inputs: StepInputs, mode: ExecutionMode) -> StepInputs:
+        """Tell the other ranks of a step; return it with the tokens that all know."""
+        if self._group.size == 1:
+            return inputs
+        inputs = self._tables.with_tokens(inputs)
+        self._group.tell(encode(ToldStep(mode, inputs)))
+        return inputs
 
-    def _run_decoder(
-        self, inputs: StepInputs, piecewise: PiecewiseGraphs | None = None
-    ) -> Tensor:  # [kept, hidden]
+    def _hidden(self, inputs: StepInputs, mode: ExecutionMode) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
+        if inputs.has_tokens_at_rows:
+            self._group.share_(step.token_ids[: inputs.num_decodes])
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
         self._use_adapters(step, rows)
-        if piecewise is not None:
-            return piecewise.hidden(step, rows)
+        if mode == "piecewise graphs" and self._piecewise is not None:
+            return self._piecewise.hidden(step, rows)
         if self.layer_stack is not None:
             return self.layer_stack.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)

@@ -116,19 +116,27 @@ class PiecewiseGraphs:
 
     def _first(self, size: int, slots: Tensor | None) -> None:
         with self._using(slots):
-            self._leave(size, *self._decoder.first(self._token_ids[:size]))
+            _leave(self._given(size), self._decoder.first(self._token_ids[:size]))
 
     def _between(self, size: int, slots: Tensor | None, index: int) -> None:
-        attended, residual = self._attended[:size], self._residual[:size]
+        attended, given = self._attended[:size], self._given(size)
         with self._using(slots):
-            self._leave(size, *self._decoder.between(index, attended, residual))
+            # The layer's MLP has read the stream before the next norm writes it.
+            _leave(given, self._decoder.between(index, attended, given[1], given))
 
     def _using(self, slots: Tensor | None) -> AbstractContextManager[None]:
         return nullcontext() if self._adapters is None else self._adapters.using(slots)
 
-    def _leave(self, size: int, qkv: Tensor, residual: Tensor) -> None:
-        self._qkv[:size].copy_(qkv)
-        self._residual[:size].copy_(residual)
+    def _given(self, size: int) -> tuple[Tensor, Tensor]:
+        """Return where a piece leaves qkv and the residual stream."""
+        return self._qkv[:size], self._residual[:size]
+
+
+def _leave(places: tuple[Tensor, Tensor], results: tuple[Tensor, Tensor]) -> None:
+    """Copy what was not written where the next piece reads it."""
+    for place, result in zip(places, results, strict=True):
+        if result is not place:
+            place.copy_(result)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
@@ -33,8 +35,16 @@ def _gated(gate_ptr, columns, features, IS_GELU: tl.constexpr):
 
 
 @triton.jit
-def _gate_mul_kernel(x_ptr, out_ptr, features, BLOCK: tl.constexpr, IS_GELU: tl.constexpr):
+def _gate_mul_kernel(
+    x_ptr,
+    out_ptr,
+    features,
+    BLOCK: tl.constexpr,
+    IS_GELU: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
+):
     """Gate BLOCK columns of a row."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * features overflows int32 on long batches
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     out = _gated(x_ptr + row * 2 * features, columns, features, IS_GELU)
@@ -49,11 +59,13 @@ def _gate_mul_fp8_kernel(
     FEATURES: tl.constexpr,
     BLOCK: tl.constexpr,
     IS_GELU: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Gate a row to find its largest value, then once more to make codes of it.
 
     A row of one block is read and gated once: nothing is written in between, so both become one.
     """
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * features overflows int32 on long batches
     gate_ptr = x_ptr + row * 2 * FEATURES
     columns = tl.arange(0, BLOCK)
@@ -101,6 +113,7 @@ def _launch(x: Tensor, *, is_gelu: bool) -> Tensor:
         features,
         BLOCK=columns,
         IS_GELU=is_gelu,
+        **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
@@ -120,6 +133,7 @@ def _launch_fp8(x: Tensor, *, is_gelu: bool) -> tuple[Tensor, Tensor]:
         FEATURES=features,
         BLOCK=min(blocks["columns"], columns),
         IS_GELU=is_gelu,
+        **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

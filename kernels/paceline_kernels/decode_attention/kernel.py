@@ -15,6 +15,8 @@ from torch import Tensor
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
 from paceline_kernels.decode_attention.plan import UNIT, _plan_kernel, program_of, run_start
 from paceline_kernels.decode_attention.reference import DecodePlan
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.paged_kv.kernel import attend, nothing_seen
 from paceline_kernels.tuned import blocks_of
 from paceline_kernels.tuned.spaces import Blocks
@@ -66,8 +68,10 @@ def _decode_kernel(
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Attend over one run of units, for the heads of a group."""
+    wait_for_earlier(IS_DEPENDENT)
     # Programs begin on one multiprocessor after the other: those that share one have neighbouring
     # runs, which together are as long as anybody's, however each of them was rounded.
     each = tl.num_programs(0) // num_multiprocessors
@@ -334,6 +338,7 @@ def paged_decode_attention(
         PARTS=max(1, _JOINED // (members * columns)),
         WINDOW=window or 0,
         SOFTCAP=softcap or 0.0,
+        **dependent(q.device),
         num_warps=blocks["num_warps"],
         num_stages=blocks["num_stages"],
         maxnreg=_registers(blocks),
@@ -369,6 +374,7 @@ def _planned(q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | Non
         UNIT=UNIT,
         ROWS=64,
         PROGRAMS=_PLANNED,
+        **dependent(context_lens.device),
         num_warps=4,
         enable_fp_fusion=True,
     )

@@ -9,6 +9,8 @@ The cut is made on the device from the lengths, so a captured CUDA graph serves 
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
+
 UNIT = 128
 """Tokens: no tile is larger, and a shorter part would cost more to join than it is worth."""
 
@@ -51,8 +53,10 @@ def _plan_kernel(
     UNIT: tl.constexpr,
     ROWS: tl.constexpr,
     PROGRAMS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Sum the rows' units up; find the rows of PROGRAMS runs."""
+    wait_for_earlier(IS_DEPENDENT)
     first = tl.program_id(0) * PROGRAMS
     row = tl.arange(0, ROWS)
     num_units = 0

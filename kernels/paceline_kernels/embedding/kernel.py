@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.norm.kernel import MAX_HIDDEN
 from paceline_kernels.tuned import blocks_of
 
@@ -22,8 +24,10 @@ def _embed_rms_norm_kernel(
     scale,
     eps,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Gather a row, scale it, and normalise what the residual stream begins with."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * hidden overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
@@ -69,6 +73,7 @@ def embed_rms_norm(
         scale,
         eps,
         BLOCK=block,
+        **dependent(token_ids.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.tuned import blocks_of
@@ -36,11 +38,13 @@ def _quantize_rows_kernel(
     scales_ptr,
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Find a row's largest value, then make codes of it.
 
     A row of one block is read once: nothing is written between both loads, so they become one.
     """
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * columns overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     largest = tl.zeros([BLOCK], dtype=tl.int32)
@@ -70,6 +74,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
         scales,
         COLUMNS=num_columns,
         BLOCK=min(blocks["columns"], triton.next_power_of_2(num_columns)),
+        **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.input_prep.reference import DRAW_COLUMNS
 
 TILE = 256
@@ -18,9 +20,17 @@ _LONGS, _INTS, _FLOATS = (torch.int64,), (torch.int32,), (torch.float32,)
     do_not_specialize_on_alignment=["rows_ptr", "columns_ptr", "bounds_ptr", "numbers_ptr"],
 )
 def _write_rows_kernel(
-    table_ptr, rows_ptr, columns_ptr, bounds_ptr, numbers_ptr, table_stride, TILE: tl.constexpr
+    table_ptr,
+    rows_ptr,
+    columns_ptr,
+    bounds_ptr,
+    numbers_ptr,
+    table_stride,
+    TILE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Write one tile of one run."""
+    wait_for_earlier(IS_DEPENDENT)
     run = tl.program_id(0)
     first = tl.load(bounds_ptr + run)
     end = tl.load(bounds_ptr + run + 1)
@@ -60,8 +70,10 @@ def _lay_out_step_kernel(
     width,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Lay out one tile of a sequence's tokens, and one of its blocks."""
+    wait_for_earlier(IS_DEPENDENT)
     sequence = tl.program_id(0).to(tl.int64)
     place = tl.program_id(1) * TILE + tl.arange(0, TILE)
     row = tl.load(rows_ptr + sequence)
@@ -124,8 +136,10 @@ def _lay_out_draws_kernel(
     column,
     count,
     TILE: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Gather what the tokens of one tile are drawn by."""
+    wait_for_earlier(IS_DEPENDENT)
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = place < count
     row = tl.load(rows_ptr + place, mask=inside, other=-1)
@@ -146,8 +160,11 @@ def _lay_out_draws_kernel(
 
 
 @triton.jit(do_not_specialize=["count"], do_not_specialize_on_alignment=["rows_ptr", "tokens_ptr"])
-def _keep_tokens_kernel(latest_ptr, rows_ptr, tokens_ptr, count, TILE: tl.constexpr):
+def _keep_tokens_kernel(
+    latest_ptr, rows_ptr, tokens_ptr, count, TILE: tl.constexpr, IS_DEPENDENT: tl.constexpr = False
+):
     """Keep the tokens of one tile of rows."""
+    wait_for_earlier(IS_DEPENDENT)
     place = tl.program_id(0) * TILE + tl.arange(0, TILE)
     row = tl.load(rows_ptr + place, mask=place < count, other=-1)
     token = tl.load(tokens_ptr + place, mask=place < count, other=0)
@@ -172,6 +189,7 @@ def write_rows(
         numbers,
         table.stride(0),
         TILE=TILE,
+        **dependent(table.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -223,6 +241,7 @@ def lay_out_step(
         width,
         BLOCK_SIZE=block_size,
         TILE=TILE,
+        **dependent(table.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -269,6 +288,7 @@ def lay_out_draws(
         column,
         count,
         TILE=TILE,
+        **dependent(table.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -281,5 +301,12 @@ def keep_tokens(latest: Tensor, rows: Tensor, tokens: Tensor) -> None:
     expect("rows", rows, shape=(count,), dtypes=_LONGS, like=latest)
     expect("tokens", tokens, shape=(count,), dtypes=_LONGS, like=latest)
     _keep_tokens_kernel[(triton.cdiv(count, TILE),)](
-        latest, rows, tokens, count, TILE=TILE, num_warps=4, enable_fp_fusion=True
+        latest,
+        rows,
+        tokens,
+        count,
+        TILE=TILE,
+        **dependent(latest.device),
+        num_warps=4,
+        enable_fp_fusion=True,
     )

@@ -10,6 +10,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.int4.layout import BLOCK_IN, WORDS, group_size
 from paceline_kernels.tuned import blocks_of
 
@@ -124,6 +126,7 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
     TILE_OUT: tl.constexpr,
     TILE_IN: tl.constexpr,
     IS_FEW: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Compute a tile of x weight^T over one part of the inputs.
 
@@ -132,6 +135,7 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
     and the outputs are the left side, which wgmma and tcgen05 take from where it was computed;
     a block of inputs at once where one product is waited for, a quarter at a time elsewhere.
     """
+    wait_for_earlier(IS_DEPENDENT)
     # The row tiles of one weight tile follow one another: it is still in the L2 cache.
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     output = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
@@ -207,8 +211,10 @@ def _join_parts_kernel(
     parts,
     NUM_OUT: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Add up the parts of some outputs of a row, first to last, then the bias."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: parts * rows * outputs overflows int32
     output = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     is_output = output < NUM_OUT
@@ -257,6 +263,7 @@ def int4_linear(x: Tensor, weight: Tensor, groups: Tensor, bias: Tensor | None =
         TILE_OUT=tile["outputs"],
         TILE_IN=2 * WORDS if is_few else tile["inputs"],  # each group of few has its own sum
         IS_FEW=is_few,
+        **dependent(x.device),
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,
@@ -270,6 +277,7 @@ def int4_linear(x: Tensor, weight: Tensor, groups: Tensor, bias: Tensor | None =
             parts,
             NUM_OUT=num_out,
             BLOCK=_JOINED_COLUMNS,
+            **dependent(sums.device),
             num_warps=4,
             enable_fp_fusion=True,
         )

@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 
 MAX_PARTS = 3
 _TILE_TOKENS = 16
@@ -54,8 +56,10 @@ def _adapter_down_kernel(
     TILE_TOKENS: tl.constexpr,
     TILE_IN: tl.constexpr,
     TILE_COLUMNS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Multiply a part of some tokens' inputs by the first matrices of their adapters."""
+    wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0) * TILE_TOKENS + tl.arange(0, TILE_TOKENS)
     adapters = _adapters_of(adapters_ptr, token, tokens)
     adapter = _next_adapter(adapters, -1)
@@ -103,8 +107,10 @@ def _adapter_up_kernel(
     TILE_TOKENS: tl.constexpr,
     TILE_OUT: tl.constexpr,
     TILE_RANK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Multiply that by the second matrices, for some outputs, and add it to the product."""
+    wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0) * TILE_TOKENS + tl.arange(0, TILE_TOKENS)
     adapters = _adapters_of(adapters_ptr, token, tokens)
     adapter = _next_adapter(adapters, -1)
@@ -182,6 +188,7 @@ def add_adapters(
         TILE_TOKENS=_TILE_TOKENS,
         TILE_IN=_TILE_IN,
         TILE_COLUMNS=tile_columns,
+        **dependent(x.device),
         num_warps=4,
         num_stages=2 if y.dtype == torch.float32 else 3,
         enable_fp_fusion=True,
@@ -201,6 +208,7 @@ def add_adapters(
         TILE_TOKENS=_TILE_TOKENS,
         TILE_OUT=tile_out,
         TILE_RANK=tile_rank,
+        **dependent(y.device),
         num_warps=4,
         num_stages=1,
         maxnreg=None if y.dtype == torch.float32 else _REGISTERS,

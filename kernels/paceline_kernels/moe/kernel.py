@@ -14,6 +14,8 @@ from torch import Tensor
 
 from paceline_kernels.activation.kernel import gelu_tanh_mul_fp8, silu_mul_fp8
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import widened
 from paceline_kernels.fp8_rows.kernel import quantize_rows
@@ -43,11 +45,13 @@ def _route_kernel(
     TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr,
     PLACES: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Take the likeliest expert of each token, then the likeliest of the rest.
 
     NaN is less than all numbers: a row that holds none still names experts that there are.
     """
+    wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     expert = tl.arange(0, COLUMNS)
     place = tl.arange(0, PLACES)
@@ -91,12 +95,14 @@ def _sort_slots_kernel(
     BINS: tl.constexpr,
     TILE: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Find one expert's slots in their order, behind the tiles of the experts before it.
 
     Each program counts all slots for itself: that takes no second launch and no atomics on
     global memory, so the order is always the same.
     """
+    wait_for_earlier(IS_DEPENDENT)
     expert = tl.program_id(0)
     bins = tl.arange(0, BINS)
     within = tl.arange(0, BLOCK)
@@ -154,11 +160,13 @@ def _expert_product_kernel(  # noqa: C901 - its branches are chosen when it is c
     TILE_ROWS: tl.constexpr,
     TILE_OUT: tl.constexpr,
     TILE_IN: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Multiply one tile of an expert's slots by some of its outputs; gated, by two halves of them.
 
     Results are written where the slots were before they were sorted.
     """
+    wait_for_earlier(IS_DEPENDENT)
     # The tiles of one expert follow one another: their weights are still in the L2 cache.
     tile = tl.program_id(0)
     expert = tl.load(experts_ptr + tile)
@@ -226,8 +234,10 @@ def _sum_slots_kernel(
     COLUMNS: tl.constexpr,
     TOP_K: tl.constexpr,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Add up a token's slots by their weights, first to last, in float32."""
+    wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)  # int64: slots * columns overflows int32
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < COLUMNS
@@ -263,6 +273,7 @@ def route_experts(logits: Tensor, top_k: int, *, is_renormalised: bool) -> tuple
         TOKENS=_ROUTED_TOKENS,
         COLUMNS=triton.next_power_of_2(num_experts),
         PLACES=triton.next_power_of_2(top_k),
+        **dependent(logits.device),
         num_warps=_ROUTED_TOKENS,
         enable_fp_fusion=True,
     )
@@ -315,6 +326,7 @@ def fused_experts(
         COLUMNS=hidden,
         TOP_K=top_k,
         BLOCK=_SUMMED_COLUMNS,
+        **dependent(y.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -355,6 +367,7 @@ def sort_slots(ids: Tensor, num_experts: int, tile: int) -> tuple[Tensor, Tensor
         BINS=triton.next_power_of_2(num_experts + 1),
         TILE=tile,
         BLOCK=_SORTED_SLOTS,
+        **dependent(ids.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -446,6 +459,7 @@ def _product(
         TILE_ROWS=blocks["rows"],
         TILE_OUT=tile_out,
         TILE_IN=blocks["inputs"],
+        **dependent(weight.device),
         num_warps=blocks["num_warps"],
         num_stages=blocks["num_stages"],
         enable_fp_fusion=True,

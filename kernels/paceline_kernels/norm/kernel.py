@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
@@ -25,8 +27,10 @@ def _rms_norm_kernel(
     hidden,
     eps,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Normalise a row: weight * s / sqrt(mean(s * s) + eps), with s = x + residual."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)  # int64: row * hidden overflows int32 on long batches
     columns = tl.arange(0, BLOCK)
     inside = columns < hidden
@@ -63,24 +67,34 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Launch over [tokens, hidden] and a residual of the same shape."""
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Launch over [tokens, hidden] and a residual of the same shape; `out` takes the sum."""
     _check(x, weight, residual)
-    normed, new_residual = torch.empty_like(x), torch.empty_like(x)
+    normed, new_residual = torch.empty_like(x), _sum_of(x, out)
     _launch(x, residual, weight, normed, None, new_residual, eps)
     return normed, new_residual
 
 
 def add_rms_norm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch over [tokens, hidden] and a residual of the same shape; the norm leaves as codes."""
     _check(x, weight, residual)
     codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
     scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    new_residual = torch.empty_like(x)
+    new_residual = _sum_of(x, out)
     _launch(x, residual, weight, codes, scales, new_residual, eps)
     return codes.view(CODES), scales, new_residual
+
+
+def _sum_of(x: Tensor, out: Tensor | None) -> Tensor:
+    """Check where the sum goes, or take memory for it."""
+    if out is None:
+        return torch.empty_like(x)
+    expect("out", out, shape=x.shape, dtypes=(x.dtype,), like=x)
+    return out
 
 
 def _check(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> None:
@@ -115,6 +129,7 @@ def _launch(
         hidden,
         eps,
         BLOCK=block,
+        **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

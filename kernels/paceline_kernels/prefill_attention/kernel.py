@@ -13,6 +13,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect_caches
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.paged_kv.kernel import attend, nothing_seen
 from paceline_kernels.tuned import blocks_of
 
@@ -48,8 +50,10 @@ def _prefill_kernel(
     COLUMNS: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Attend causally from TILE_Q // GROUP tokens of one chunk, for the heads of a group."""
+    wait_for_earlier(IS_DEPENDENT)
     TOKENS: tl.constexpr = TILE_Q // GROUP
     # The last tokens of a chunk see most: what takes longest begins first.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -207,6 +211,7 @@ def paged_prefill_attention(
         COLUMNS=columns,
         WINDOW=window or 0,
         SOFTCAP=softcap or 0.0,
+        **dependent(q.device),
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,

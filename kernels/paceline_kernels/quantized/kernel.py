@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import widened
 from paceline_kernels.tuned import blocks_of
@@ -27,12 +29,14 @@ def _quantized_linear_kernel(
     TILE_ROWS: tl.constexpr,
     TILE_OUT: tl.constexpr,
     TILE_IN: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Compute a tile of x (weight * scales).
 
     Whole numbers up to 127, and all codes of E4M3, are exact in every float type, so the scale of
     an output can wait until its sum is complete.
     """
+    wait_for_earlier(IS_DEPENDENT)
     # The row tiles of one weight tile follow one another: it is still in the L2 cache.
     row = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     output = tl.program_id(1) * TILE_OUT + tl.arange(0, TILE_OUT)
@@ -86,6 +90,7 @@ def quantized_linear(
         TILE_ROWS=tile["rows"],
         TILE_OUT=tile["outputs"],
         TILE_IN=tile["inputs"],
+        **dependent(x.device),
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,

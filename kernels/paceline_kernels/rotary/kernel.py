@@ -6,6 +6,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8.kernel import encode, exponent_of, inverse_scale_of
 from paceline_kernels.tuned import blocks_of
 
@@ -32,11 +34,13 @@ def _rope_and_store_kv_kernel(
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     HALF: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Turn each pair (x[i], x[i + half]) by its angle; a program takes HEADS heads of a token.
 
     q, k and v heads lie in one row and may share a program: a v head is turned by no angle.
     """
+    wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0).to(tl.int64)  # int64: token * width overflows int32 on long batches
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
     pair = tl.arange(0, HALF)[None, :]
@@ -160,6 +164,7 @@ def rope_and_store_kv(
         BLOCK_SIZE=block_size,
         HEADS=blocks["heads"],
         HALF=half,
+        **dependent(qkv.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )

@@ -11,6 +11,8 @@ import triton.language as tl
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, expect
+from paceline_kernels.dependent import dependent
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.row_products.reference import ARRIVALS, MAX_ROWS, Gate, RowNorm
 from paceline_kernels.tuned import blocks_of
 
@@ -130,8 +132,10 @@ def _row_product_kernel(  # noqa: C901 - its branches are chosen when it is comp
     TILE_IN: tl.constexpr,
     GATE: tl.constexpr,  # 0: none, 1: SiLU, 2: GELU
     IS_SPLIT: tl.constexpr,  # into several parts
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Compute a tile of outputs for all rows, over one part of the inputs."""
+    wait_for_earlier(IS_DEPENDENT)
     tile, part = tl.program_id(0), tl.program_id(1)
     row = tl.arange(0, TILE_ROWS)
     output = tile * TILE_OUT + tl.arange(0, TILE_OUT)
@@ -308,6 +312,7 @@ def _launch(
         TILE_IN=tile["inputs"],
         GATE=_GATES[gate],
         IS_SPLIT=parts > 1,
+        **dependent(x.device),
         maxnreg=_MOST_REGISTERS,
         num_warps=tile["num_warps"],
         num_stages=tile["num_stages"],

@@ -7,6 +7,8 @@ way, which the host does not know yet, is counted with them.
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
+
 
 @triton.jit
 def _penalised(score, count, repetition, frequency, presence):
@@ -39,8 +41,10 @@ def _penalise_kernel(
     presence_ptr,
     vocab,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Penalise the tokens of one row, each once."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     row_ptr = scores_ptr + row * vocab
     arriving = tl.load(arriving_ptr + row).to(tl.int32)
@@ -72,8 +76,10 @@ def _forbid_kernel(
     vocab,
     num_words,
     BLOCK: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Write -inf over the tokens of a tile of one row whose bits are 0."""
+    wait_for_earlier(IS_DEPENDENT)
     mask = tl.program_id(0).to(tl.int64)
     row = tl.load(rows_ptr + mask)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -15,6 +15,7 @@ the largest logit with so many, or so much, from it on.
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.sampling.bounds import bound_of_count, bound_of_mass
 from paceline_kernels.sampling.groups import inverse_of, is_greedy, row_groups
 from paceline_kernels.sampling.keys import decoded, ordered
@@ -45,8 +46,10 @@ def _cuts_kernel(
     NUM_GROUPS: tl.constexpr,  # a power of 2 that is enough
     BATCH: tl.constexpr,
     SHIFT: tl.constexpr,  # low bits of a key that tell no two logits apart
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Find the cut of one row."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures_ptr + row)
     k = tl.load(top_k_ptr + row)

@@ -8,6 +8,7 @@ the noise of 128 tokens is made, not of all.
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.sampling.groups import inverse_of, is_greedy, row_groups
 from paceline_kernels.sampling.listed import listed
 from paceline_kernels.sampling.noise import GROUP_STREAM, gumbel, row_key
@@ -80,8 +81,10 @@ def _draw_kernel(
     GROUP: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     BATCH: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Choose the token of one row."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     temperature = tl.load(temperatures_ptr + row)
     takes_best = is_greedy(temperature)

@@ -6,6 +6,8 @@ All that follows looks at the groups first, and reads again only those that matt
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
+
 GROUP = 128
 TILE_GROUPS = 32
 """Groups in a tile: 4096 logits, 8 KB of bfloat16."""
@@ -47,8 +49,10 @@ def _groups_kernel(
     num_groups,
     GROUP: tl.constexpr,
     TILE_GROUPS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Take a tile of one row."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     groups = tl.program_id(1) * TILE_GROUPS + tl.arange(0, TILE_GROUPS)
     columns = groups[:, None] * GROUP + tl.arange(0, GROUP)[None, :]

@@ -7,6 +7,7 @@ import triton
 from torch import Tensor
 
 from paceline_kernels.checks import FLOATS, MAX_VOCAB, expect
+from paceline_kernels.dependent import dependent
 from paceline_kernels.sampling.adjust import _forbid_kernel, _penalise_kernel
 from paceline_kernels.sampling.cuts import _cuts_kernel
 from paceline_kernels.sampling.draw import _draw_kernel
@@ -70,6 +71,7 @@ def sample_tokens(
         GROUP=GROUP,
         NUM_GROUPS=triton.next_power_of_2(num_groups),
         BATCH=_BATCH,
+        **dependent(logits.device),
         num_warps=8,
         maxnreg=_ROW_REGISTERS,
         enable_fp_fusion=True,
@@ -92,6 +94,7 @@ def group_stats(logits: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
         num_groups,
         GROUP=GROUP,
         TILE_GROUPS=TILE_GROUPS,
+        **dependent(logits.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -133,6 +136,7 @@ def find_cuts(
         NUM_GROUPS=triton.next_power_of_2(num_groups),
         BATCH=_BATCH,
         SHIFT=_SHIFTS[logits.dtype],
+        **dependent(logits.device),
         num_warps=8,
         maxnreg=_ROW_REGISTERS,
         enable_fp_fusion=True,
@@ -188,6 +192,7 @@ def penalise(
         presence,
         vocab,
         BLOCK=512,
+        **dependent(scores.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -210,6 +215,7 @@ def forbid(scores: Tensor, rows: Tensor, words: Tensor) -> Tensor:
         vocab,
         words.shape[1],
         BLOCK=block,
+        **dependent(scores.device),
         num_warps=4,
         enable_fp_fusion=True,
     )
@@ -239,6 +245,7 @@ def token_likelihoods(logits: Tensor, tokens: Tensor, num_top: int) -> Tensor:
         GROUP=GROUP,
         NUM_GROUPS=triton.next_power_of_2(num_groups),
         BATCH=_BATCH,
+        **dependent(logits.device),
         num_warps=8,
         maxnreg=_ROW_REGISTERS,
         enable_fp_fusion=True,

@@ -7,6 +7,7 @@ likeliest, as for top-k, and those whose best is above the token, whose rank the
 import triton
 import triton.language as tl
 
+from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.sampling.bounds import bound_of_count
 from paceline_kernels.sampling.groups import row_groups
 from paceline_kernels.sampling.listed import list_groups, listed
@@ -55,8 +56,10 @@ def _likelihood_kernel(
     GROUP: tl.constexpr,
     NUM_GROUPS: tl.constexpr,
     BATCH: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr = False,
 ):
     """Tell of one row."""
+    wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * vocab
     row_list_ptr = list_ptr + row * num_groups

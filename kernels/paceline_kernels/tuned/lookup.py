@@ -21,6 +21,7 @@ class Lookup:
         self._gpu_of = gpu_of
         self._found: dict[object, Blocks] = {}
         self._multiprocessors: dict[torch.device, int] = {}
+        self._capabilities: dict[torch.device, tuple[int, int]] = {}
 
     def __call__(self, kernel: str, device: torch.device, **shape: int | str) -> Blocks:
         """Give the blocks for a class of calls on a device.
@@ -41,16 +42,25 @@ class Lookup:
             found = self._multiprocessors[device] = self._gpu_of(device).multiprocessors
         return found
 
+    def capability(self, device: torch.device) -> tuple[int, int]:
+        """Return the compute capability of a device."""
+        found = self._capabilities.get(device)
+        if found is None:
+            found = self._capabilities[device] = self._gpu_of(device).capability
+        return found
+
     @contextmanager
     def as_if(self, table: Table, gpu: Gpu) -> Iterator[None]:
         """Answer from this table as on this GPU: for who measures, or compiles for another."""
         before = self._table, self._gpu_of, self._found, self._multiprocessors
         self._table, self._gpu_of, self._found = table, lambda _device: gpu, {}
-        self._multiprocessors = {}
+        self._multiprocessors, was = {}, self._capabilities
+        self._capabilities = {}
         try:
             yield
         finally:
             self._table, self._gpu_of, self._found, self._multiprocessors = before
+            self._capabilities = was
 
 
 def gpu_of(device: torch.device) -> Gpu:

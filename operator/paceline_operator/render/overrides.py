@@ -13,6 +13,11 @@ def with_variables(service: InferenceService, variables: list[Manifest]) -> list
     return [*(one for one in variables if one["name"] not in names), *added]
 
 
+def tracing_variables(service: InferenceService) -> list[Manifest]:
+    """List what the sidecar's environment says of traces."""
+    return [_plain(variable) for variable in service.spec.pod_overrides.sidecar_env or ()]
+
+
 def with_groups(service: InferenceService, security: Manifest) -> Manifest:
     """Add the groups of the pod's user."""
     groups = service.spec.pod_overrides.supplemental_groups

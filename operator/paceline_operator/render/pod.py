@@ -97,7 +97,7 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "restartPolicy": "Always",
-        "env": environment.sidecar(service),
+        "env": [*environment.sidecar(service), *overrides.tracing_variables(service)],
         "ports": [
             {"name": "http", "containerPort": 8000, "protocol": "TCP"},
             {"name": admin, "containerPort": _ADMIN_PORT, "protocol": "TCP"},

@@ -45,8 +45,8 @@ _THREADS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="batches")
 
 Result = TypeVar("Result")
 
-Answer = Callable[[str, bytes, Principal], Awaitable[bytes]]
-"""Answers one line of this endpoint with JSON; raises `SidecarError`."""
+Answer = Callable[[str, bytes, Principal, str], Awaitable[bytes]]
+"""Answers one line of this endpoint, whose, of this batch, with JSON; raises `SidecarError`."""
 
 
 async def aside(work: Callable[..., Result], *arguments: Any) -> Result:
@@ -174,7 +174,7 @@ class BatchRunner:
             wait_s = _COME_BACK_S
             if self._is_open():
                 try:
-                    body = await self._answer(record.endpoint, bytes(line.body), who)
+                    body = await self._answer(record.endpoint, bytes(line.body), who, record.id)
                     return _output(line, 200, body)
                 except Refused as error:
                     wait_s = error.retry_after_s

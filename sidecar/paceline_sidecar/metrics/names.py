@@ -68,6 +68,7 @@ KEY_REQUESTS = _counter(
     "key_requests", "Requests that ended, by the name of their key.", "key", "outcome"
 )
 KEY_TOKENS = _counter("key_tokens", "Tokens of those requests, by kind.", "key", "kind")
+TRACE_SPANS = _counter("trace_spans", "Spans of traces by what became of them.", "result")
 ABORTS = _counter("aborts", "Requests aborted in the engine, by cause.", "cause")
 
 # --- what was promised ---------------------------------------------------------------------------

@@ -58,6 +58,7 @@ def _requests(seen: Snapshot) -> Iterator[Family]:
     yield values(names.REFUSALS, (((name, why), n) for why, n in ledger.refusals.items()))
     closed = ledger.refused_connections.items()
     yield values(names.REFUSED_CONNECTIONS, (((name, why), n) for why, n in closed))
+    yield values(names.TRACE_SPANS, (((name, why), n) for why, n in seen.spans.items()))
     yield values(names.ABORTS, (((name, why), n) for why, n in ledger.aborts.items()))
 
 

@@ -1,6 +1,6 @@
 """All that a scrape reads, taken at one moment."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from paceline_sidecar.adapter_plan import AdapterState
 from paceline_sidecar.admission.rules import Backlog
@@ -8,6 +8,7 @@ from paceline_sidecar.backend import EngineView
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.service import Service
+from paceline_sidecar.tracing.trace import SpanCounts
 from paceline_wire import EngineLoad, LimitsState, StepModelInfo
 
 
@@ -42,6 +43,8 @@ class Snapshot:
     ready: bool
     draining: bool
     now: float
+    spans: dict[str, int]
+    """Spans of traces by what became of them."""
 
 
 def snapshot(service: Service) -> Snapshot:
@@ -63,6 +66,7 @@ def snapshot(service: Service) -> Snapshot:
         ready=not service.missing(),
         draining=service.leaving,
         now=service.clock(),
+        spans=asdict(SpanCounts() if service.tracing is None else service.tracing.counts),
     )
 
 

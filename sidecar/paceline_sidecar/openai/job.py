@@ -17,6 +17,7 @@ from paceline_sidecar.openai.chat_request import ChatRequest
 from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.submit import Job
 from paceline_sidecar.text.codec import Codec
+from paceline_sidecar.tracing.trace import Trace
 from paceline_wire import Sampling
 from paceline_wire.limits import Lane
 
@@ -38,6 +39,8 @@ class Caller:
     cache_salt: str = ""
     adapter: str = ""
     """LoRA adapter that the request names as its model."""
+    trace: Trace | None = None
+    """What it tells of itself, where it is traced."""
 
 
 def read_lane(headers: Headers, asked: Lane) -> Lane:
@@ -149,6 +152,7 @@ def _job(
         principal=caller.principal,
         cache_salt=caller.cache_salt,
         adapter=caller.adapter,
+        trace=caller.trace,
     )
 
 

@@ -145,6 +145,7 @@ def _job(
         principal=caller.principal,
         cache_salt=caller.cache_salt,
         adapter=caller.adapter,
+        trace=caller.trace,
     )
 
 

@@ -5,7 +5,8 @@ room for them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from paceline_sidecar.batches.objects import Batch, BatchPage, BatchRequest, FileObject, FilePage
-from paceline_sidecar.batches.runner import BatchRunner, aside
+from paceline_sidecar.batches.runner import Answer, BatchRunner, aside
 from paceline_sidecar.batches.store import BatchStore
 from paceline_sidecar.batches.upload import receive_form
 from paceline_sidecar.connection import read_body
@@ -30,6 +31,9 @@ from paceline_sidecar.openai.job import chat_job, completion_job
 from paceline_sidecar.openai.pooling_job import EmbeddingsJob
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest
 from paceline_sidecar.routes.endpoint import Endpoint, json_response
+from paceline_sidecar.service import Service
+from paceline_sidecar.tracing.names import LINE
+from paceline_sidecar.tracing.trace import Trace
 from paceline_wire import Pooling
 
 _MOST_PER_PAGE = 10_000
@@ -151,26 +155,24 @@ def _ends(data: Sequence[Item]) -> tuple[str | None, str | None]:
     return (data[0].id, data[-1].id) if data else (None, None)
 
 
-def line_answerer(
-    endpoint: Endpoint, pooling: Pooling
-) -> Callable[[str, bytes, Principal], Awaitable[bytes]]:
+def line_answerer(endpoint: Endpoint, pooling: Pooling) -> Answer:
     """Return what answers one line of a batch, as its endpoint would, in the batch lane."""
 
-    async def chat(text: bytes, who: Principal) -> msgspec.Struct:
+    async def chat(text: bytes, who: Principal, trace: Trace | None) -> msgspec.Struct:
         body = await _parsed(ChatRequest, text)
-        job = chat_job(body, endpoint.batch_caller(body, who))
+        job = chat_job(body, endpoint.batch_caller(body, who, trace))
         return ChatResponseBuilder(endpoint.service, body).response(await endpoint.gather(job))
 
-    async def completion(text: bytes, who: Principal) -> msgspec.Struct:
+    async def completion(text: bytes, who: Principal, trace: Trace | None) -> msgspec.Struct:
         body = await _parsed(CompletionRequest, text)
-        job = completion_job(body, endpoint.batch_caller(body, who))
+        job = completion_job(body, endpoint.batch_caller(body, who, trace))
         builder = CompletionResponseBuilder(endpoint.service, body)
         return builder.response(await endpoint.gather(job))
 
-    async def embeddings(text: bytes, who: Principal) -> msgspec.Struct:
+    async def embeddings(text: bytes, who: Principal, trace: Trace | None) -> msgspec.Struct:
         body = await _parsed(EmbeddingsRequest, text)
         wanted = EmbeddingsJob(body, pooling)
-        choices = await endpoint.gather(wanted.job(endpoint.batch_caller(body, who)))
+        choices = await endpoint.gather(wanted.job(endpoint.batch_caller(body, who, trace)))
         return wanted.answer(endpoint.service.name, choices)
 
     kinds = {
@@ -179,10 +181,28 @@ def line_answerer(
         "/v1/embeddings": embeddings,
     }
 
-    async def answer(url: str, body: bytes, who: Principal) -> bytes:
-        return msgspec.json.encode(await kinds[url](body, who))
+    async def answer(url: str, body: bytes, who: Principal, batch_id: str) -> bytes:
+        with _traced_line(endpoint.service, url, batch_id) as trace:
+            return msgspec.json.encode(await kinds[url](body, who, trace))
 
     return answer
+
+
+@contextmanager
+def _traced_line(service: Service, url: str, batch_id: str) -> Iterator[Trace | None]:
+    """Trace one try of a line, where that is asked for: it has no HTTP request of its own."""
+    if service.tracing is None:
+        yield None
+        return
+    trace = service.tracing.begin(LINE.format(path=url), None, at=service.clock())
+    trace.batch_id = batch_id
+    try:
+        yield trace if trace.is_recorded else None
+    except BaseException as error:
+        trace.error = error
+        raise
+    finally:
+        trace.finish(service.clock())
 
 
 Body = TypeVar("Body", bound=ApiRequest)

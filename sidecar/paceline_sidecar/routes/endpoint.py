@@ -22,6 +22,8 @@ from paceline_sidecar.openai.responses import GatheredChoice, ResponseBuilder
 from paceline_sidecar.openai.stream import EventStream
 from paceline_sidecar.service import Service
 from paceline_sidecar.submit import Job, open_exchange
+from paceline_sidecar.tracing.names import REQUEST
+from paceline_sidecar.tracing.trace import Trace
 
 # Validating this much takes a few milliseconds: above it the event loop must not wait.
 _LONG_BODY_BYTES = 64 * 1024
@@ -63,9 +65,12 @@ class Endpoint:
         builder_of: Callable[[Service, TextBody], ResponseBuilder],
     ) -> Response:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
+        self._begin_trace(request)
         principal = self.check_key(request)
         body = await self.read(request, kind)
         job = job_of(body, self._caller(request, body, principal))
+        if job.trace is not None:
+            job.trace.is_stream = bool(body.stream)
         builder = builder_of(self.service, body)
         if body.stream:
             opened = await while_connected(request.receive, self._open_and_wait(job))
@@ -80,6 +85,7 @@ class Endpoint:
         job_of: Callable[[Body], EmbeddingsJob | ScoresJob],
     ) -> Response:
         """Answer with numbers."""
+        self._begin_trace(request)
         principal = self.check_key(request)
         body = await self.read(request, kind)
         pooling = job_of(body)
@@ -97,6 +103,7 @@ class Endpoint:
     def _caller(self, request: Request, body: ApiRequest, principal: Principal) -> Caller:
         # Callers with different keys share no cached prompt: they cannot time what others sent.
         salt = principal.id
+        trace: Trace | None = request.scope.get("trace")
         return Caller(
             arrived_at=request.scope.get("arrived_at", self.service.clock()),
             lane=read_lane(request.headers, body.lane),
@@ -104,9 +111,20 @@ class Endpoint:
             principal=principal,
             cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
             adapter=self.adapter(body.model),
+            trace=trace if trace is not None and trace.is_recorded else None,
         )
 
-    def batch_caller(self, body: ApiRequest, principal: Principal) -> Caller:
+    def _begin_trace(self, request: Request) -> None:
+        tracing, scope = self.service.tracing, request.scope
+        if tracing is not None:
+            name = REQUEST.format(path=scope["path"])
+            arrived_at = scope.get("arrived_at", self.service.clock())
+            trace = scope["trace"] = tracing.begin(name, request.headers, at=arrived_at)
+            trace.request_id = scope.get("request_id", "")
+
+    def batch_caller(
+        self, body: ApiRequest, principal: Principal, trace: Trace | None = None
+    ) -> Caller:
         """Return the caller of a batch's line: it may wait for all others."""
         salt = principal.id
         return Caller(
@@ -115,6 +133,7 @@ class Endpoint:
             principal=principal,
             cache_salt=f"{salt}:{body.cache_salt}" if body.cache_salt else salt,
             adapter=self.adapter(body.model),
+            trace=trace,
         )
 
     def adapter(self, model: str | None) -> str:

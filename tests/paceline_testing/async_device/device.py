@@ -28,15 +28,19 @@ _ATTENTIONS = {"aten::scaled_dot_product_attention", _FLASH}
 class AsyncDevice(TorchDispatchMode):
     """A CUDA device without one, whose work is queued."""
 
-    def __init__(self, schedule: Schedule = AT_ONCE) -> None:
+    def __init__(self, schedule: Schedule = AT_ONCE, *, num_gpus: int = 1) -> None:
+        """`num_gpus` are found; all that is computed on any of them is this device's work."""
         super().__init__()  # type: ignore[no-untyped-call] # torch's
         self.worker = Worker()
         self.worker.follow(schedule)
         self.stream_type: Any = type("Stream", (Stream,), {"of": self})
         self.stream: Stream = self.stream_type()
         """The current one."""
+        self.num_gpus = num_gpus
         self.captured: list[Run] | None = None
         """What a graph holds so far, while it is captured."""
+        self.before_waiting: Callable[[], None] = _nothing
+        """What others do by the time that the host waits."""
         self._pinned: dict[int, StorageWeakRef] = {}
         self._is_visible = False
 
@@ -72,7 +76,7 @@ class AsyncDevice(TorchDispatchMode):
         try:
             yield
         finally:
-            self.worker.wait_for_all()
+            self.wait_for_all()
             self.worker.follow(AT_ONCE)
 
     def add(self, run: Run, *needs: Work | None, stream: Stream | None = None) -> None:
@@ -85,11 +89,13 @@ class AsyncDevice(TorchDispatchMode):
     def wait(self, work: Work | None) -> None:
         """Let the host wait for work."""
         self._require_no_capture()
+        self.before_waiting()
         self.worker.wait(work)
 
     def wait_for_all(self) -> None:
         """Let the host wait for everything."""
         self._require_no_capture()
+        self.before_waiting()
         self.worker.wait_for_all()
 
     def wait_for_stream(self) -> None:
@@ -256,6 +262,9 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     attend = torch.ops.aten._scaled_dot_product_attention_math
     out: Tensor = attend(q, k, v, hidden.to(q.dtype), scale=scale, enable_gqa=True)[0]
     return out
+
+
+def _nothing() -> None: ...
 
 
 def _alone(run: Run) -> Run:

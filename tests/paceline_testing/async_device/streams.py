@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import mock
 
@@ -14,6 +17,17 @@ from paceline_testing.cuda_stand_ins import FakeGpu
 
 if TYPE_CHECKING:
     from paceline_testing.async_device.device import AsyncDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Meet:
+    """In a graph: queues what a rank does where it meets the others."""
+
+    queue: Run
+
+    def __call__(self) -> None:
+        """Queue it."""
+        self.queue()
 
 
 class Event:
@@ -81,12 +95,18 @@ class CUDAGraph:
         self.of.captured = None
 
     def replay(self) -> None:
-        """Queue it all."""
-        self.of.add(self._run_all)
+        """Queue it all; where ranks meet, what follows waits for the others."""
+        for is_meeting, runs in groupby(self._runs, lambda run: isinstance(run, Meet)):
+            if is_meeting:
+                for run in runs:
+                    run()
+            else:
+                self.of.add(partial(_run_all, tuple(runs)))
 
-    def _run_all(self) -> None:
-        for run in self._runs:
-            run()
+
+def _run_all(runs: tuple[Run, ...]) -> None:
+    for run in runs:
+        run()
 
 
 def _nothing() -> None:
@@ -121,7 +141,7 @@ def stand_ins(device: "AsyncDevice", gpu: FakeGpu) -> Iterator[None]:
         "graph_pool_handle": lambda: (0, 0),
         "synchronize": lambda _device=None: device.wait_for_all(),
         "is_available": lambda: True,
-        "device_count": lambda: 1,
+        "device_count": lambda: device.num_gpus,
         "set_device": lambda _device: None,
         "empty_cache": lambda: None,
         "mem_get_info": lambda _device=None: (gpu.total_memory * 9 // 10, gpu.total_memory),

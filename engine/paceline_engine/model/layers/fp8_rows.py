@@ -66,9 +66,11 @@ def _cpu_scales_rows() -> bool:
     return True
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Fp8Rows, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+) -> tuple[Fp8Rows, Tensor]:
     """See `Ops`; the norm is rounded to its type before codes are made of it."""
-    codes, scales, total = paceline_kernels.add_rms_norm_fp8(x, residual, weight, eps)
+    codes, scales, total = paceline_kernels.add_rms_norm_fp8(x, residual, weight, eps, out)
     return Fp8Rows(codes, scales, x.dtype), total
 
 

@@ -1,0 +1,1 @@
+"""Traces of requests: spans by OTLP/HTTP, where the environment asks for them."""
