@@ -38,6 +38,22 @@ WEIGHTS = Assumed(
     "the same for a product's weights: whole steps of one row stream them at 0.69 (gpt-fast, "
     "Llama-3.1-8B, A100) and 0.70 (vLLM, H100, the blog above) with all launches counted",
 )
+ROW_PRODUCT = Assumed(
+    0.84 * 0.9,
+    0.92,
+    0.70 * 0.77,
+    "the same for our own products of few rows: no measurement of such a kernel in Triton was "
+    "found; at best as cuBLAS, at worst 0.77 of its worst, which is what whole models in Triton "
+    "reach of those in CUDA for one token on an H100 (0.76 to 0.78, Llama-3-8B in float16, "
+    "pytorch.org/blog/cuda-free-inference-for-llms); likely a guess, 0.9 of cuBLAS",
+)
+L2 = Assumed(
+    5.5e12,
+    7.0e12,
+    4.4e12,
+    "bytes a second from the L2 cache, to which our products add the rows once for each tile of "
+    "outputs; a guess for an H100 at 132 multiprocessors, more by their number elsewhere",
+)
 LATENCY_S = Assumed(
     0.8e-6,
     0.6e-6,

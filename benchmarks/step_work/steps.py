@@ -118,6 +118,7 @@ def fake_model(name: str, ranks: int = 1, **asked: Any) -> FakeModel:
             "block_size": BLOCK_SIZE,
             "kv_cache_bytes": 16 << 30,
             "prefill_attention": "triton",
+            "row_products": "off",
             "graphs": "off",
             "tensor_parallel_size": ranks,
             **asked,
