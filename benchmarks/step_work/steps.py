@@ -102,9 +102,12 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str, **asked: Any) -> FakeModel:
-    """Load the shapes of a model that the suite knows; `asked`: settings beside the usual ones."""
-    fake = FakeCuda()
+def fake_model(name: str, ranks: int = 1, **asked: Any) -> FakeModel:
+    """Load the shapes of a model that the suite knows.
+
+    `ranks`: the first one's part of so many. `asked`: settings beside the usual ones.
+    """
+    fake = FakeCuda(num_gpus=ranks)
     config = from_hugging_face({**CONFIGS[name]})
     settings = Settings.model_validate(
         {
@@ -115,7 +118,9 @@ def fake_model(name: str, **asked: Any) -> FakeModel:
             "block_size": BLOCK_SIZE,
             "kv_cache_bytes": 16 << 30,
             "prefill_attention": "triton",
+            "row_products": "off",
             "graphs": "off",
+            "tensor_parallel_size": ranks,
             **asked,
         }
     )
@@ -126,7 +131,7 @@ def fake_model(name: str, **asked: Any) -> FakeModel:
             settings,
             Located(name, Path(), revision=""),
             checkpoint,
-            Group(),
+            Group(0, ranks),
             lambda *_: None,
             share=read_share(),
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),

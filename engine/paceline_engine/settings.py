@@ -17,6 +17,7 @@ _PREFIX = "PACELINE_ENGINE_"
 Quantization = Literal["none", "int8", "fp8", "fp8_dynamic", "as_stored"]
 KvCacheDtype = Literal["auto", "fp8"]
 PrefillSetting = Literal["auto", "triton", "sdpa"]
+RowProductSetting = Literal["auto", "on", "off"]
 
 
 class Settings(BaseSettings):
@@ -65,6 +66,11 @@ class Settings(BaseSettings):
     """Prefill attention on a GPU: our kernel, or torch's SDPA where it serves and is right.
 
     `auto` times both at start.
+    """
+    row_products: RowProductSetting = "auto"
+    """Products of decodes on a GPU with norm, gate and residual inside, in place of cuBLAS's.
+
+    `auto` times both at start, by batch size; they serve steps of up to 128 decodes.
     """
     threads: int = Field(default=0, ge=0)
     """Threads of each rank on a CPU; 0 is as many as the container was given cores."""

@@ -106,6 +106,7 @@ class PiecewiseGraphs:
             token_ids=self._token_ids[:num_tokens],
             attended=self._attended[:num_tokens],
             given=(self._qkv[:num_tokens], self._residual[:num_tokens]),
+            finish=self._decoder.finish,
         )
         attention = self._attention.plan(step, into=graphs.attended)
         return self._decoder.hidden(step.token_ids, attention, kept_rows, graphs)
@@ -146,6 +147,7 @@ class _StepGraphs:
     token_ids: Tensor  # [T]
     attended: Tensor  # [T, num_q_heads * head_size]
     given: tuple[Tensor, Tensor]  # qkv [T, qkv_size] and residual stream [T, hidden]
+    finish: Callable[[Tensor, Tensor], Tensor]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecoderStages`."""
