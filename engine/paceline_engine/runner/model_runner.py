@@ -312,7 +312,7 @@ class ModelRunner:
 
     def _hidden(self, inputs: StepInputs, mode: ExecutionMode) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
-        if inputs.has_tokens_at_rows:
+        if self._group.size > 1 and inputs.has_tokens_at_rows:
             self._group.share_(step.token_ids[: inputs.num_decodes])
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
