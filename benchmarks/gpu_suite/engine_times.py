@@ -19,6 +19,9 @@ from gpu_suite.record import Absent, Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
 from paceline_engine.engine.engine import Engine
 from paceline_engine.loading.load import LoadedModel
+from paceline_engine.profiling.every_variant import launch_every_variant
+from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
+from paceline_kernels.dependent import LEAST_CAPABILITY, dependent
 
 _WARM_STEPS = 8
 
@@ -36,7 +39,9 @@ def _model(machine: Machine, model: str) -> Iterator[Found]:
     takes = {names.step(model): _step, names.idle(model): _idle, names.single(model): _single}
     if model in names.THROUGHPUT_MODELS:
         takes[names.throughput(model)] = _throughput
-    takes[names.mixed(model, IN_PIECES)] = _mixed  # the last: it changes what is recorded
+    # The last two change what is recorded.
+    takes[names.mixed(model, IN_PIECES)] = _mixed
+    takes[names.dependent_step(model)] = _dependent_step
     left = {name: take for name, take in takes.items() if name not in machine.passed}
     loaded = shapes.load(model, machine) if left else None
     for name, take in left.items():
@@ -48,6 +53,32 @@ def _step(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
     rows, context, steps = _load(machine)
     engine = decoding(loaded, rows, context, steps)
     yield _time_figure(names.step(model), timed(machine, engine, steps))
+
+
+def _dependent_step(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:
+    yield dependent_step(machine, loaded, model)
+
+
+def dependent_step(
+    machine: Machine, loaded: LoadedModel, model: str, *, capture: GraphCapture | None = None
+) -> Figure | Absent:
+    """Time the step of `names.step` with each kernel launched before the one before has ended.
+
+    Afterwards decodes of other sizes are computed op by op.
+    """
+    name = names.dependent_step(model)
+    if machine.is_dry and capture is None:
+        return Absent(name, "no graph is captured on a CPU")
+    rows, context, steps = _load(machine)
+    runner = loaded.runner
+    if capture is None and torch.cuda.get_device_capability(runner.device) < LEAST_CAPABILITY:
+        return Absent(name, "the GPU knows no dependent launches")
+    with dependent.turned(on=True):
+        # Kernels are compiled, then captured, the other way.
+        launch_every_variant(runner, loaded.capacity, clock=time.perf_counter)
+        capture = capture or CudaGraphCapture(runner.device)
+        runner.capture_decodes(capture, [rows], lambda _fraction: None)
+        return _time_figure(name, timed(machine, decoding(loaded, rows, context, steps), steps))
 
 
 def _idle(machine: Machine, loaded: LoadedModel, model: str) -> Iterator[Found]:

@@ -67,6 +67,11 @@ def step(model: str) -> str:
     return f"step at batch 64, context 1k, {model}"
 
 
+def dependent_step(model: str) -> str:
+    """Name the same step's time, with the kernels' launches the other way."""
+    return f"{step(model)}, with dependent launches"
+
+
 def parity(family: str) -> str:
     """Name a number of tokens; transformers' name of a family."""
     return f"{PARITY}, {family}"

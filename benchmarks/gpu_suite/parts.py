@@ -15,6 +15,7 @@ PARTS = {
     "parity": "parity",
     "limits": "limits_under_load",
     "engine": "engine_times",
+    "ranks": "rank_sums",
     "peer": "peer",
     "vllm": "vllm_peer",
     "tune": "tuning",

@@ -8,7 +8,7 @@ import json
 import sys
 
 from gpu_suite import names
-from step_work import predictions
+from step_work import predictions, ranks
 from step_work.gpus import gpu_named
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, fake_model
 from step_work.work import table_of, work_of
@@ -26,6 +26,7 @@ def main() -> None:
         for step in (DECODE, MIXED, IN_PIECES, PREFILL):
             print(table_of(work_of(model, step)), end="\n\n")
         print(predictions.table_of(model), end="\n\n")
+        print(ranks.table_of(name), end="\n\n")
     print(predictions.assumptions(), end="\n\n")
     print("Published by others:", *(f"* {each}" for each in predictions.PUBLISHED), sep="\n")
 

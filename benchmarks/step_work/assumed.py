@@ -38,6 +38,22 @@ WEIGHTS = Assumed(
     "the same for a product's weights: whole steps of one row stream them at 0.69 (gpt-fast, "
     "Llama-3.1-8B, A100) and 0.70 (vLLM, H100, the blog above) with all launches counted",
 )
+ROW_PRODUCT = Assumed(
+    0.84 * 0.9,
+    0.92,
+    0.70 * 0.77,
+    "the same for our own products of few rows: no measurement of such a kernel in Triton was "
+    "found; at best as cuBLAS, at worst 0.77 of its worst, which is what whole models in Triton "
+    "reach of those in CUDA for one token on an H100 (0.76 to 0.78, Llama-3-8B in float16, "
+    "pytorch.org/blog/cuda-free-inference-for-llms); likely a guess, 0.9 of cuBLAS",
+)
+L2 = Assumed(
+    5.5e12,
+    7.0e12,
+    4.4e12,
+    "bytes a second from the L2 cache, to which our products add the rows once for each tile of "
+    "outputs; a guess for an H100 at 132 multiprocessors, more by their number elsewhere",
+)
 LATENCY_S = Assumed(
     0.8e-6,
     0.6e-6,
@@ -57,6 +73,21 @@ STREAM_LAUNCH_S = Assumed(
     0.8e-6,
     0.8e-6,
     "how much longer without a graph: 2.1 us instead of 1.3, the same source",
+)
+DEPENDENT = Assumed(
+    0.23,
+    0.74,
+    0.0,
+    "share of that which a dependent launch hides behind a kernel that lets it begin: 0.96 us "
+    "between two empty kernels of a graph on a GPU at 1755 MHz, the most that there is "
+    "(pegainfer-project/pegainfer#569), of 1.3; 0.7 of 3 is a guess",
+)
+DEPENDENT_BEHIND_OTHERS = Assumed(
+    0.0,
+    0.38,
+    0.0,
+    "the same behind what does not, a product of cuBLAS or a copy: it begins when that has ended, "
+    "before its memory is seen; a guess",
 )
 HOST_KERNEL_S = Assumed(
     25e-6,
@@ -81,6 +112,12 @@ PRODUCT = Assumed(
     0.80,
     "share of `matmul_rate` in a shape that nobody searched for, beside what its tiles waste",
 )
+OWN_PRODUCT = Assumed(
+    0.60,
+    0.80,
+    0.40,
+    "the same for products of ours with many rows, which widen each weight first; a guess",
+)
 PREFILL_WGMMA = Assumed(
     0.40,
     0.48,
@@ -99,7 +136,29 @@ PREFILL_TCGEN05 = Assumed(
     "the same on a B200, where the softmax of such a loop takes longer than its products: no "
     "measurement of Triton was found; a guess",
 )
+FLASH_2_ON_9 = Assumed(
+    0.35,
+    0.40,
+    0.33,
+    "share of the tensor rate of FlashAttention 2 on an H100: 35 % (abstract of FlashAttention 3, "
+    "arXiv:2407.08608), which torch's wheels have; nothing was found for a B200",
+)
 NARROW_HEADS = Assumed(
     0.75, 0.90, 0.60, "what heads of 64 reach of that: half the FLOPs for each exponential; a guess"
+)
+SUM_BY_NCCL_S = Assumed(
+    14e-6,
+    11e-6,
+    21e-6,
+    "a sum of 512 KiB between two ranks, its launch with it: NCCL took 13 us on two B200, 21 on "
+    "four H100 (vLLM's pull requests 42324 and 24532)",
+)
+SUM_BY_PEERS_S = Assumed(
+    9e-6,
+    7e-6,
+    14e-6,
+    "the same by one shot: vLLM's own kernel took 7 us on two H100 (its pull request 24111), and "
+    "torch's half again as long as a kernel in Triton where others measured small messages "
+    "(yifuwang/symm-mem-recipes, pull request 3)",
 )
 EVERYTHING = {name: value for name, value in list(globals().items()) if isinstance(value, Assumed)}

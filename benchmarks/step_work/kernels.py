@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 from paceline_testing.device_record import Launch, bytes_of
 from step_work.steps import BLOCK_SIZE, Step
 
@@ -167,6 +169,49 @@ def _keep_tokens(given: Arguments, _step: Step) -> Moved:
     return Moved(_bytes(given, "rows_ptr", "tokens_ptr"), _bytes(given, "tokens_ptr"))
 
 
+def _adapter_down(given: Arguments, step: Step) -> Moved:
+    """Rows with an adapter times its first factor; parts of the inputs leave sums of their own."""
+    tokens, adapters = given["tokens"], _num_adapters(given["down_ptr"], step)
+    read = _bytes(given, "x_ptr", "adapters_ptr") + adapters * bytes_of(given["down_ptr"][0])
+    flops = 2 * tokens * given["NUM_IN"] * given["COLUMNS"]
+    return Moved(read, _bytes(given, "low_ptr"), flops)
+
+
+def _adapter_up(given: Arguments, step: Step) -> Moved:
+    """What that left times the second factor, added to what the product has left."""
+    tokens, adapters = given["tokens"], _num_adapters(given["up_ptr"], step)
+    read = _bytes(given, "y_ptr", "low_ptr", "adapters_ptr")
+    read += adapters * bytes_of(given["up_ptr"][0])
+    flops = 2 * tokens * given["NUM_OUT"] * given["RANK"]
+    return Moved(read, _bytes(given, "y_ptr"), flops)
+
+
+def _num_adapters(factors: Tensor, step: Step) -> int:
+    return min(step.num_adapters, len(factors))
+
+
+def _linear(*read: str) -> Rule:
+    """Make the rule of a product of rows with quantised weights."""
+
+    def rule(given: Arguments, _step: Step) -> Moved:
+        flops = 2 * given["rows"] * given["NUM_OUT"] * given["NUM_IN"]
+        return Moved(_bytes(given, *read), _bytes(given, "out_ptr"), flops)
+
+    return rule
+
+
+def _expert_product(given: Arguments, _step: Step) -> Moved:
+    """Weights of every expert that slots may have, once; slots are as even as may be."""
+    weight, slots = given["weight_ptr"], given["slots"]
+    num_experts = min(len(weight), slots)
+    read = _bytes(given, "x_ptr", "x_scales_ptr", "order_ptr", "experts_ptr")
+    read += num_experts * bytes_of(weight[0])
+    if given["scales_ptr"] is not None:
+        read += num_experts * bytes_of(given["scales_ptr"][0])
+    width = weight.shape[1]  # gates and what is gated, where NUM_OUT is half of it
+    return Moved(read, _bytes(given, "out_ptr"), 2 * slots * width * given["NUM_IN"])
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "_embed_rms_norm_kernel": _embed,
@@ -179,6 +224,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "_prefill_kernel": _prefill,
         "_row_product_kernel": _row_product,
         "_gate_mul_kernel": _whole("x_ptr", into=("out_ptr",)),
+        "_gate_mul_fp8_kernel": _whole("x_ptr", into=("codes_ptr", "scales_ptr")),
         "_groups_kernel": _whole("logits_ptr", into=("best_ptr", "sums_ptr")),
         "_cuts_kernel": _cuts,
         "_draw_kernel": _draw,
@@ -186,5 +232,15 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "_lay_out_draws_kernel": _lay_out_draws,
         "_write_rows_kernel": _write_rows,
         "_keep_tokens_kernel": _keep_tokens,
+        "_adapter_down_kernel": _adapter_down,
+        "_adapter_up_kernel": _adapter_up,
+        "_quantize_rows_kernel": _whole("x_ptr", into=("codes_ptr", "scales_ptr")),
+        "_quantized_linear_kernel": _linear("x_ptr", "weight_ptr", "scales_ptr", "bias_ptr"),
+        "_int4_linear_kernel": _linear("x_ptr", "weight_ptr", "groups_ptr", "bias_ptr"),
+        "_join_parts_kernel": _whole("partial_ptr", "bias_ptr", into=("out_ptr",)),
+        "_route_kernel": _whole("logits_ptr", into=("weights_ptr", "ids_ptr")),
+        "_sort_slots_kernel": _whole("ids_ptr", into=("order_ptr", "experts_ptr")),
+        "_expert_product_kernel": _expert_product,
+        "_sum_slots_kernel": _whole("y_ptr", "weights_ptr", "ids_ptr", into=("out_ptr",)),
     }
 )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from gpu_suite import names
 from gpu_suite.mixed_step import EAGER, IN_PIECES, STEP
+from paceline_kernels.dependent import dependent
 from step_work import assumed
 from step_work.gpus import GPUS, Gpu
 from step_work.steps import DECODE, LONG_PREFILL, PREFILL, FakeModel, Step
@@ -94,6 +95,10 @@ def _gain_lines(model: FakeModel, decode: StepWork, prefill: StepWork) -> Iterat
     for change in CHANGES:
         work = decode if change.step is DECODE else prefill
         yield _gain_line(change.name, _gained(work, gpu, change.labels), change.step.name)
+    with dependent.turned(on=True):
+        early = work_of(model, DECODE)
+    gained = _less(predict(decode, gpu), predict(early, gpu))
+    yield _gain_line("dependent launches", gained, DECODE.name)
 
 
 def _gain_line(name: str, gained: Predicted, where: str) -> str:
@@ -106,7 +111,10 @@ def _gained(work: StepWork, gpu: Gpu, labels: frozenset[str]) -> Predicted:
     def is_saved(one: Work) -> bool:
         return one.label in labels
 
-    now, then = predict(work, gpu), predict(work, gpu, is_saved)
+    return _less(predict(work, gpu), predict(work, gpu, is_saved))
+
+
+def _less(now: Predicted, then: Predicted) -> Predicted:
     return Predicted(now.likely - then.likely, now.best - then.best, now.worst - then.worst)
 
 

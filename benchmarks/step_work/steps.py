@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -41,6 +42,8 @@ class Step:
     """Of each prompt: tokens computed, and context with them."""
     in_pieces: bool = False
     """With graphs of what lies between attentions, padded to a size that is captured."""
+    num_adapters: int = 0
+    """Every row has one of so many, in turn."""
 
     @property
     def num_tokens(self) -> int:
@@ -68,6 +71,8 @@ class FakeModel:
     fake: FakeCuda
     loaded: LoadedModel
     config: ModelConfig
+    weight_size: int = 2
+    """Bytes of a weight of a layer."""
 
     def launches(self, step: Step) -> tuple[Launch, ...]:
         """Run a step; return what the device is given until the host has its tokens."""
@@ -77,7 +82,8 @@ class FakeModel:
             if step.contexts:  # of this size alone: captures of an earlier step are given up
                 capture = CudaGraphCapture(runner.device)
                 runner.capture_decodes(capture, [len(step.contexts)], lambda _: None)
-            before = Step("", tuple(context - 1 for context in step.contexts))
+            shorter = tuple(context - 1 for context in step.contexts)
+            before = Step("", shorter, num_adapters=step.num_adapters)
             if before.contexts:  # from then on the rows hold what decodes need
                 runner.launch(_batch(before, requests)).result()
             if step.in_pieces:
@@ -96,19 +102,27 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str) -> FakeModel:
-    """Load the shapes of a model that the suite knows."""
-    fake = FakeCuda()
+def fake_model(name: str, ranks: int = 1, **asked: Any) -> FakeModel:
+    """Load the shapes of a model that the suite knows.
+
+    `ranks`: the first one's part of so many. `asked`: settings beside the usual ones.
+    """
+    fake = FakeCuda(num_gpus=ranks)
     config = from_hugging_face({**CONFIGS[name]})
-    settings = Settings(
-        device="cuda",
-        max_model_len=_MAX_MODEL_LEN,
-        max_batch_size=64,
-        max_token_budget=8192,
-        block_size=BLOCK_SIZE,
-        kv_cache_bytes=16 << 30,
-        prefill_attention="triton",
-        graphs="off",
+    settings = Settings.model_validate(
+        {
+            "device": "cuda",
+            "max_model_len": _MAX_MODEL_LEN,
+            "max_batch_size": 64,
+            "max_token_budget": 8192,
+            "block_size": BLOCK_SIZE,
+            "kv_cache_bytes": 16 << 30,
+            "prefill_attention": "triton",
+            "row_products": "off",
+            "graphs": "off",
+            "tensor_parallel_size": ranks,
+            **asked,
+        }
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
@@ -117,12 +131,12 @@ def fake_model(name: str) -> FakeModel:
             settings,
             Located(name, Path(), revision=""),
             checkpoint,
-            Group(),
+            Group(0, ranks),
             lambda *_: None,
             share=read_share(),
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),
         )
-    return FakeModel(name, fake, loaded, config)
+    return FakeModel(name, fake, loaded, config, 2 if settings.quantization == "none" else 1)
 
 
 def _requests(step: Step) -> list[Request]:
@@ -137,6 +151,7 @@ def _requests(step: Step) -> list[Request]:
             sampling=Sampling(max_tokens=64, temperature=0.0),
             row=row,
             block_ids=list(range(block, block + num_blocks)),
+            adapter_slot=row % step.num_adapters if step.num_adapters else None,
         )
         request.enter(row)
         requests.append(request)

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from paceline_kernels.dependent import LEAST_CAPABILITY
+from paceline_testing.device_record import bytes_of
 from step_work import assumed
 from step_work.assumed import Assumed, End
 from step_work.gpus import Gpu
@@ -21,6 +23,10 @@ _TILES = ((128, 256, 1.0), (128, 128, 0.92), (64, 128, 0.75), (64, 64, 0.6))
 _FEW_PARTS = 4
 """How many parts a library cuts a product's inputs into, at most, so that more programs run."""
 _WIDE_HEADS = 128
+_HOPPER = 9
+_OWN_PRODUCTS = {"quantized_linear", "int4_linear", "expert_product"}
+_FLASH = {"aten._scaled_dot_product_flash_attention"}
+"""Of torch's own: FlashAttention 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +63,38 @@ def tensor_share(work: StepWork, gpu: Gpu) -> Predicted:
 
 def launch_s(work: Work, gpu: Gpu, end: End) -> float:
     """Return how long the device takes for one launch."""
+    if work.kind in {"sum of ranks", "tokens to ranks"}:
+        by_peers = work.label.startswith("symm_mem")
+        return (assumed.SUM_BY_PEERS_S if by_peers else assumed.SUM_BY_NCCL_S).at(end)
     fixed = assumed.LAUNCH_S.at(end)
     if not work.in_graph:
         fixed += assumed.STREAM_LAUNCH_S.at(end)
     moving = work.num_bytes / (gpu.bandwidth * bandwidth_share(work, gpu, end))
+    if work.label == "row_product":
+        moving = max(moving, cached_bytes(work) / (assumed.L2.at(end) * gpu.multiprocessors / 132))
     return max(moving, work.flops / flops_rate(work, gpu, end)) + fixed
 
 
 def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
     device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
     device_s = sum(launch_s(one, gpu, end) for one in device)
+    device_s -= sum(_hidden_s(*pair, gpu, end) for pair in pairwise(device))
     host_s = sum(_host_s(one, end) for one in launches)
     host_s += num_replays(launches) * assumed.HOST_GRAPH_S.at(end)
     return max(device_s + assumed.GRAPH_REPLAY_S.at(end), host_s)
+
+
+def _hidden_s(before: Work, work: Work, gpu: Gpu, end: End) -> float:
+    """Return how much of a dependent launch the one before it hides."""
+    if not is_dependent(work) or gpu.capability < LEAST_CAPABILITY:
+        return 0.0
+    behind = assumed.DEPENDENT if is_dependent(before) else assumed.DEPENDENT_BEHIND_OTHERS
+    return behind.at(end) * assumed.LAUNCH_S.at(end)
+
+
+def is_dependent(work: Work) -> bool:
+    """Tell whether a kernel may begin before the one before it has ended, and lets the next one."""
+    return bool(work.launch.arguments.get("launch_pdl"))
 
 
 def _host_s(work: Work, end: End) -> float:
@@ -86,12 +111,30 @@ def num_replays(launches: tuple[Work, ...]) -> int:
 
 def bandwidth_share(work: Work, gpu: Gpu, end: End) -> float:
     """Return the share of the bandwidth that a launch reaches."""
-    if work.kind == "product":
+    if work.kind == "product" or work.label in _OWN_PRODUCTS:
         return assumed.WEIGHTS.at(end)
+    if work.label == "row_product":
+        full = min(1.0, _weights_in_flight(work) / _needed(gpu, end))
+        return assumed.ROW_PRODUCT.at(end) * full
     share = assumed.STREAM.at(end)
     if work.label != "decode":
         return share
     return share * min(1.0, in_flight(work, gpu) / _needed(gpu, end)) * _evenness(work, gpu)
+
+
+def cached_bytes(work: Work) -> int:
+    """Return what a product of few rows takes out of the L2 cache: rows once for each tile."""
+    rows: int = bytes_of(work.launch.arguments["x_ptr"])
+    return work.num_bytes + rows * (work.launch.grid[0] - 1)
+
+
+def _weights_in_flight(work: Work) -> int:
+    """Return the bytes of the weight that all programs of a product keep under way."""
+    given = work.launch.arguments
+    halves = 2 if given["GATE"] else 1
+    tile: int = halves * given["TILE_OUT"] * given["TILE_IN"] * given["x_ptr"].element_size()
+    ahead: int = given["num_stages"] - 2
+    return math.prod(work.launch.grid) * ahead * tile
 
 
 def in_flight(work: Work, gpu: Gpu) -> int:
@@ -130,7 +173,14 @@ def _evenness(work: Work, gpu: Gpu) -> float:
 def flops_rate(work: Work, gpu: Gpu, end: End) -> float:
     """Return the FLOPs a second that a launch reaches."""
     if work.kind == "product":
-        return gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+        # Tensor cores multiply bytes twice as fast.
+        codes = 2 if "_scaled_mm" in work.launch.name else 1
+        return codes * gpu.matmul_rate * assumed.PRODUCT.at(end) * _tiled(work, gpu)
+    if work.label in _OWN_PRODUCTS:
+        return gpu.matmul_rate * assumed.OWN_PRODUCT.at(end)
+    if work.label in _FLASH:
+        flash = assumed.FLASH_2_ON_9 if gpu.capability[0] >= _HOPPER else assumed.PREFILL_MMA
+        return gpu.tensor_rate * flash.at(end)
     if work.label != "prefill":
         return gpu.tensor_rate  # decode attention and the rest are bound by their bytes
     kind = {8: assumed.PREFILL_MMA, 9: assumed.PREFILL_WGMMA}.get(

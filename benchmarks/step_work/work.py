@@ -41,6 +41,8 @@ class StepWork:
     config: ModelConfig
     step: Step
     launches: tuple[Work, ...]
+    weight_size: int = _BYTES
+    """Bytes of a weight of a layer."""
 
     @property
     def num_bytes(self) -> int:
@@ -55,7 +57,7 @@ class StepWork:
     @property
     def least_bytes(self) -> int:
         """Bytes without which no step can be: see `least_bytes`."""
-        return least_bytes(self.config, self.step)
+        return least_bytes(self.config, self.step, self.weight_size)
 
     @property
     def surplus(self) -> float:
@@ -82,6 +84,7 @@ def work_of(model: FakeModel, step: Step) -> StepWork:
         model.config,
         step,
         tuple(_work(launch, step) for launch in model.launches(step)),
+        model.weight_size,
     )
 
 
@@ -96,26 +99,25 @@ def _label(launch: Launch) -> str:
     return launch.name.removeprefix("_").removesuffix("_kernel").removesuffix(".default")
 
 
-def least_bytes(config: ModelConfig, step: Step) -> int:
+def least_bytes(config: ModelConfig, step: Step, weight_size: int = _BYTES) -> int:
     """Add up what a step must move: weights once, keys and values once, logits once each way.
 
     Keys and values are read for every token that is attended to, and written for each of the
     step's. Activations are not among it: those of a few rows need not reach memory.
     """
     return (
-        weight_bytes(config)
+        weight_bytes(config, weight_size)
         + kv_bytes(config, step)
         + _BYTES * config.hidden_size * step.num_tokens
         + 2 * _BYTES * config.vocab_size * step.num_rows
     )
 
 
-def weight_bytes(config: ModelConfig) -> int:
+def weight_bytes(config: ModelConfig, weight_size: int = _BYTES) -> int:
     """Weights that every step reads: the embedding's table is one only where it is the head."""
-    layers = config.num_parameters - config.vocab_size * config.hidden_size
-    if config.tied_head:
-        layers += config.vocab_size * config.hidden_size
-    return _BYTES * layers
+    head = config.vocab_size * config.hidden_size
+    layers = config.num_parameters - (head if config.tied_head else 2 * head)
+    return weight_size * layers + _BYTES * head
 
 
 def kv_bytes(config: ModelConfig, step: Step) -> int:

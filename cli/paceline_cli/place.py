@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
 from paceline_api.pod import environment as render
@@ -13,9 +13,6 @@ from paceline_engine.hardware.cores import choose_cores
 from paceline_engine.hardware.cores_reader import read_share
 
 Environment = dict[str, str]
-Scheduling = Literal["continuous", "dynamic", "static"]
-SCHEDULINGS: Final[tuple[Scheduling, ...]] = ("continuous", "dynamic", "static")
-"""As the engine names them."""
 
 _OF_THE_CONTAINER: Final = {
     "GLOO_SOCKET_IFNAME",

@@ -17,6 +17,7 @@ _PREFIX = "PACELINE_ENGINE_"
 Quantization = Literal["none", "int8", "fp8", "fp8_dynamic", "as_stored"]
 KvCacheDtype = Literal["auto", "fp8"]
 PrefillSetting = Literal["auto", "triton", "sdpa"]
+RowProductSetting = Literal["auto", "on", "off"]
 
 
 class Settings(BaseSettings):
@@ -66,6 +67,11 @@ class Settings(BaseSettings):
 
     `auto` times both at start.
     """
+    row_products: RowProductSetting = "auto"
+    """Products of decodes on a GPU with norm, gate and residual inside, in place of cuBLAS's.
+
+    `auto` times both at start, by batch size; they serve steps of up to 128 decodes.
+    """
     threads: int = Field(default=0, ge=0)
     """Threads of each rank on a CPU; 0 is as many as the container was given cores."""
     cpus: float | None = Field(default=None, gt=0)
@@ -98,6 +104,10 @@ class Settings(BaseSettings):
     prefix_caching: bool = True
     scheduling: Scheduling = "continuous"
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
+    dynamic_max_wait_s: float = Field(default=0.1, ge=0)
+    """The longest that the first request of a `dynamic` batch waits for others, seconds."""
+    dynamic_buckets: bool = True
+    """Whether a `dynamic` batch holds prompts of about equal length."""
     swap_bytes: int = Field(default=0, ge=0)
     """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
     speculative: Literal["none", "ngram", "draft"] = "none"

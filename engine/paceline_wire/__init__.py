@@ -15,6 +15,7 @@ import msgspec
 from paceline_wire.adapters import AdaptersState, LoadAdapter, UnloadAdapter
 from paceline_wire.life import Failed, Hello, Loading, ModelInfo, Ready, StepProfile
 from paceline_wire.limits import Capacity, Coefficients, Limits, LimitsState, SetLimits
+from paceline_wire.profiling import ProfileSteps, StepTrace
 from paceline_wire.requests import (
     Abort,
     FinishReason,
@@ -58,6 +59,7 @@ __all__ = [
     "Output",
     "Outputs",
     "Pooling",
+    "ProfileSteps",
     "Ready",
     "Sampling",
     "SetLimits",
@@ -65,6 +67,7 @@ __all__ = [
     "StepModelInfo",
     "StepProfile",
     "StepRecord",
+    "StepTrace",
     "Submit",
     "ToEngine",
     "TokenLogprobs",
@@ -75,8 +78,10 @@ __all__ = [
     "encode",
 ]
 
-ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
-FromEngine = Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | EngineTelemetry
+ToEngine = Hello | Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter | ProfileSteps
+FromEngine = (
+    Loading | Failed | Ready | LimitsState | AdaptersState | Outputs | EngineTelemetry | StepTrace
+)
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine: Callable[[bytes], ToEngine] = msgspec.msgpack.Decoder(ToEngine).decode

@@ -15,8 +15,10 @@ from paceline_wire import (
     Loading,
     ModelInfo,
     Output,
+    ProfileSteps,
     SetLimits,
     StepProfile,
+    StepTrace,
     Submit,
     UnloadAdapter,
 )
@@ -91,4 +93,8 @@ class Backend(Protocol):
 
     async def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
         """Load or unload a LoRA adapter; `change.call` is filled in. Raises `Unavailable`."""
+        ...
+
+    async def profile_steps(self, asked: ProfileSteps) -> StepTrace:
+        """Record the next steps; `asked.call` is filled in. Raises `Unavailable`."""
         ...

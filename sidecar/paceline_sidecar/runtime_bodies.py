@@ -1,7 +1,7 @@
 """The bodies that the runtime API answers with (docs/runtime-api.md)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -214,6 +214,14 @@ class TelemetryBody(msgspec.Struct, frozen=True):
 
 
 # --- GET /runtime/profile ------------------------------------------------------------------------
+
+
+class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which steps to record, op by op."""
+
+    steps: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
+    within_s: Annotated[float, msgspec.Meta(gt=0, le=120)] = 30.0
+    """It ends then, with the steps that ran."""
 
 
 class ProfileBody(msgspec.Struct, frozen=True):

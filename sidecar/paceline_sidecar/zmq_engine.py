@@ -27,13 +27,15 @@ _log = logging.getLogger(__name__)
 
 _HELLO_INTERVAL_S = 0.05
 _CALL_TIMEOUT_S = 10.0
+_WRITING_S = 60.0
+"""For the trace of many steps to be written, beside the steps that go on."""
 _LOOKS = 20
 """Per `heartbeat_s`: how late a silence may be seen, a twentieth of it."""
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500
 
-EngineCall = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter
-EngineReply = wire.LimitsState | wire.AdaptersState
+EngineCall = wire.SetLimits | wire.LoadAdapter | wire.UnloadAdapter | wire.ProfileSteps
+EngineReply = wire.LimitsState | wire.AdaptersState | wire.StepTrace
 
 
 class ZmqEngine:
@@ -96,7 +98,12 @@ class ZmqEngine:
         """Send one change and wait for the state that answers it."""
         return cast("wire.AdaptersState", await self._ask(change))
 
-    async def _ask(self, change: EngineCall) -> EngineReply:
+    async def profile_steps(self, asked: wire.ProfileSteps) -> wire.StepTrace:
+        """Ask for a profile, and wait until it is recorded and written."""
+        timeout_s = asked.within_s + _WRITING_S
+        return cast("wire.StepTrace", await self._ask(asked, timeout_s=timeout_s))
+
+    async def _ask(self, change: EngineCall, *, timeout_s: float = _CALL_TIMEOUT_S) -> EngineReply:
         if self._view.phase != "ready":
             raise self._unavailable()
         self._last_call += 1
@@ -104,9 +111,9 @@ class ZmqEngine:
         answer = self._calls[call] = asyncio.get_running_loop().create_future()
         try:
             self._send(msgspec.structs.replace(change, call=call))
-            return await asyncio.wait_for(answer, _CALL_TIMEOUT_S)
+            return await asyncio.wait_for(answer, timeout_s)
         except (TimeoutError, zmq.ZMQError) as error:
-            message = f"The engine did not answer within {_CALL_TIMEOUT_S:g} s."
+            message = f"The engine did not answer within {timeout_s:g} s."
             raise Unavailable("engine_stalled", message) from error
         finally:
             self._calls.pop(call, None)
@@ -223,6 +230,8 @@ class ZmqEngine:
                 self._publish(
                     replace(self._view, adapters=names, adapter_paths=paths, heard_at=now)
                 )
+                self._answer(message)
+            case wire.StepTrace():
                 self._answer(message)
             case wire.Ready():
                 self._ready(message, now)

@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from paceline_engine.core.batch import Batch
-from paceline_engine.scheduling import Scheduling
-from paceline_engine.scheduling.static_batching import DynamicScheduler
+from paceline_engine.scheduling import Gathering, Scheduling
 from paceline_testing.engines import EngineUnderTest, a_capacity, a_submit, answer
 from paceline_wire import Submit
 from paceline_wire.limits import Limits
@@ -31,9 +30,14 @@ def a_prompt(
     return msgspec.structs.replace(a_submit(id, prompt, max_tokens=max_tokens), arrived_at=at)
 
 
-def an_engine(scheduling: Scheduling, limits: Limits | None = None) -> EngineUnderTest:
+def an_engine(
+    scheduling: Scheduling, limits: Limits | None = None, gathering: Gathering | None = None
+) -> EngineUnderTest:
     return EngineUnderTest(
-        a_capacity(num_blocks=128), limits=limits or Limits(4, 64), scheduling=scheduling
+        a_capacity(num_blocks=128),
+        limits=limits or Limits(4, 64),
+        scheduling=scheduling,
+        gathering=gathering,
     )
 
 
@@ -99,11 +103,26 @@ def test_a_dynamic_batch_waits_for_others_but_not_for_ever() -> None:
     under_test.step()
     assert under_test.engine.is_gathering
     assert not under_test.outputs
-    under_test.clock.advance(DynamicScheduler.batch_timeout_s)
+    under_test.clock.advance(Gathering().max_wait_s)
     under_test.step()
 
     assert set(under_test.outputs) == {"a", "b"}
     assert not under_test.engine.is_gathering
+
+
+def test_a_batch_may_wait_for_exactly_n_and_mix_lengths() -> None:
+    """The static batching of textbooks: nobody starts before the fourth has come."""
+    under_test = an_engine("dynamic", gathering=Gathering(max_wait_s=1e9, has_buckets=False))
+    under_test.submit(*[a_prompt(f"{n}", 2 + 9 * n, max_tokens=2, first=50 * n) for n in range(3)])
+
+    under_test.step()
+    under_test.clock.advance(3600.0)
+    under_test.step()
+    assert not under_test.outputs
+
+    under_test.submit(a_prompt("last", 3, max_tokens=2, first=300))
+    under_test.run_to_end()
+    assert set(under_test.outputs) == {"0", "1", "2", "last"}
 
 
 def test_a_full_dynamic_batch_starts_at_once() -> None:

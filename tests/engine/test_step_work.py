@@ -10,18 +10,23 @@ from torch import Tensor
 from paceline_engine.attention import kernel_attention
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
 from paceline_kernels import paged_decode_attention
+from paceline_kernels.dependent import dependent
 from paceline_testing.device_record import Launch
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
+from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
 
 LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
-MOST_SURPLUS = {"qwen2.5-0.5b": 0.079, "llama-3.2-1b": 0.040, "llama-3.1-8b": 0.030}
+MOST_SURPLUS = {"qwen2.5-0.5b": 0.101, "llama-3.2-1b": 0.045, "llama-3.1-8b": 0.033}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
-MOST_SURPLUS_BESIDE_L2 = {"qwen2.5-0.5b": 0.044, "llama-3.2-1b": 0.022, "llama-3.1-8b": 0.016}
+MOST_SURPLUS_FUSED = {"qwen2.5-0.5b": 0.123, "llama-3.2-1b": 0.081, "llama-3.1-8b": 0.045}
+"""The same with norms, gates and sums within products, most of it sums of parts."""
+MOST_SURPLUS_BESIDE_L2 = {"qwen2.5-0.5b": 0.065, "llama-3.2-1b": 0.027, "llama-3.1-8b": 0.020}
 """The same where an H200's L2 is read: what is left are writes, most of them of the MLP."""
 STEPS = tuple(LAUNCHES_OF_A_LAYER)
 
@@ -49,6 +54,19 @@ def test_decodes_move_little_more_than_they_must(name: str, most: float) -> None
     work = work_of(model_of(name), DECODE)
 
     assert 0 < work.surplus <= most
+
+
+@pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_FUSED.items())
+def test_a_layer_of_fused_products_launches_six(name: str, most: float) -> None:
+    """Of all layers but the first and last, whose norms are joined to embedding and head."""
+    model = fake_model(name, row_products="on")
+    work = work_of(model, DECODE)
+    layers, outside = model.config.num_layers, 13
+
+    assert len(work.launches) == 6 * layers + outside
+    assert sum(one.label == "row_product" for one in work.launches) == 4 * layers - 2
+    assert 0 < work.surplus <= most
+    assert work_of(model, PREFILL).of_a_layer == work_of(model_of(name), PREFILL).of_a_layer
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_BESIDE_L2.items())
@@ -94,6 +112,22 @@ def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_a_layer(after) == of_a_layer(before) + 1
     q_bytes = 64 * model.config.num_q_heads * model.config.head_size * 2
     assert after.num_bytes == before.num_bytes + 2 * q_bytes * model.config.num_layers
+
+
+def test_a_rank_of_two_moves_half_and_meets_twice_a_layer() -> None:
+    """Beside a GPU's own launches; embedding, head and logits are whole on the first rank."""
+    alone = work_of(model_of("llama-3.1-8b"), DECODE)
+    rank = rank_work("llama-3.1-8b", by_peers=False)
+    sums = [one for one in rank.launches if one.kind == "sum of ranks"]
+    tokens = [one for one in rank.launches if one.kind == "tokens to ranks"]
+
+    assert of_a_layer(rank) == of_a_layer(alone) + 2
+    assert len(rank.launches) == len(alone.launches) + 2 * 32 + 1
+    assert {one.written for one in sums} == {64 * 4096 * 2}
+    assert [one.written for one in tokens] == [64 * 8]
+    assert all(one.in_graph for one in (*sums, *tokens))
+    head = 128256 * 4096 * 2
+    assert rank.num_bytes - head < 0.55 * (alone.num_bytes - head)
 
 
 def test_a_kernel_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +192,21 @@ def test_pieces_write_where_the_next_one_reads() -> None:
     assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
 
 
+def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:
+    """Products, copies and ops of torch take no part; without the switch nothing does."""
+    model = model_of("qwen2.5-0.5b")
+    with dependent.turned(on=True):
+        early = work_of(model, DECODE)
+    usual = work_of(model, DECODE)
+
+    for one in early.launches:
+        assert is_dependent(one) == (one.kind == "kernel"), one.label
+    assert not any(map(is_dependent, usual.launches))
+    assert [one.label for one in early.launches] == [one.label for one in usual.launches]
+    assert predict(early, GPUS["H200"]).likely < predict(usual, GPUS["H200"]).likely
+    assert predict(early, GPUS["A100"]) == predict(usual, GPUS["A100"])
+
+
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:
     """Copies to and from the host are never in it."""
     model = model_of("qwen2.5-0.5b")
@@ -165,3 +214,22 @@ def test_only_a_step_of_decodes_is_in_a_graph() -> None:
     assert not any(one.in_graph for one in work_of(model, MIXED).launches)
     outside = [one.label for one in work_of(model, DECODE).launches if not one.in_graph]
     assert outside == ["cpu to cuda", "aten.clone", "cuda to cpu"]
+
+
+def test_ranks_that_read_each_other_launch_two_sums_more_a_layer() -> None:
+    """The products before them write where they are read, so nothing is copied."""
+    by_peers, by_nccl = (rank_work("llama-3.2-1b", by_peers=each) for each in (True, False))
+    alone = work_of(model_of("llama-3.2-1b"), DECODE)
+
+    assert by_peers.of_a_layer["symm_mem.one_shot_all_reduce_out"] == 2
+    assert by_nccl.of_a_layer["c10d.allreduce_"] == 2
+    assert of_a_layer(by_peers) == of_a_layer(by_nccl) == of_a_layer(alone) + 2
+
+
+def test_each_norm_behind_a_sum_could_be_one_with_it() -> None:
+    """Two a layer; the first norm of a step is the embedding's."""
+    work = rank_work("llama-3.2-1b", by_peers=True)
+
+    fused = without_norms_behind_sums(work)
+
+    assert len(work.launches) - len(fused.launches) == 2 * work.config.num_layers

@@ -1,9 +1,11 @@
 """What rank 0 tells of a step arrives as it was, through a ring in shared memory."""
 
+import os
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import get_args
 
 import numpy as np
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_engine.core.step_tensors import AT_ITS_ROW, Int64s, RowWrites, StepInputs
+from paceline_engine.model.group import Group
 from paceline_engine.model.message_ring import MessageRing, RingReader
 from paceline_engine.runner.graph_use import ExecutionMode
 from paceline_engine.runner.told_step import ToldSizes, ToldStep, decode, encode
@@ -158,6 +161,34 @@ def test_another_process_reads_what_is_written() -> None:
     assert [heard.get() for _ in range(50)] == sent
     process.join()
     assert process.exitcode == 0
+
+
+def _follow(group: Group, back: Connection) -> None:
+    try:
+        group.hear()
+    except RuntimeError as error:
+        back.send(str(error))
+
+
+def _die_early(back: Connection) -> None:
+    """Start a rank as rank 0 does, and die without a word."""
+    other = Group(1, 2)
+    [other._reader] = MessageRing(1).readers
+    get_context("spawn").Process(target=_follow, args=(other, back), daemon=True).start()
+    os._exit(0)
+
+
+def test_a_rank_ends_where_rank_0_has_died() -> None:
+    """It would wait for ever else, and hold a GPU."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    first = context.Process(target=_die_early, args=(theirs,))
+    first.start()
+    theirs.close()
+    first.join()
+
+    assert ours.poll(120)
+    assert ours.recv() == "Rank 0 has ended."
 
 
 def test_nothing_of_a_step_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:

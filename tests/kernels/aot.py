@@ -23,6 +23,7 @@ from unittest import mock
 
 os.environ.pop("TRITON_INTERPRET", None)  # read when triton is imported
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
@@ -33,6 +34,7 @@ from paceline_kernels.dependent import dependent
 from paceline_testing import early_kernels
 from paceline_testing.earlier_waits import met_before_wait_in_ptx, met_before_wait_in_sass
 from paceline_testing.gpus import GPUS, WARP, GpuGeneration, occupancy, programs_per_multiprocessor
+from paceline_testing.issue_slots import Round, round_of
 from paceline_testing.launches import SHAPES, Launches, Shape, launch_class
 from paceline_testing.schedules import Loop, loops_of
 from paceline_testing.waiting_kernel import launch as launch_waiting
@@ -293,6 +295,46 @@ def _as_dependent(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Dep
     )
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillRound:
+    """A round of prefill attention's loop without a mask."""
+
+    generation: int
+    head_size: int
+    flops: int
+    num_warps: int
+    round: Round
+
+
+def prefill_rounds() -> Iterator[PrefillRound]:
+    """What warps of prefill attention issue, for heads of 128 and of 64."""
+    for name in SHAPES_OF:
+        gpu = GPUS[name]
+        driver: Any = Driver(gpu)
+        triton.runtime.driver.set_active(driver)
+        for shape in (DECODED[2], DECODED[1]):
+            with as_on(gpu), launching_nothing() as compiled:
+                Launches(shape).prefill_attention()
+                tile = tuned.blocks_of(
+                    "prefill_attention",
+                    torch.device("cpu"),
+                    kv="own",
+                    bits=16,
+                    columns=shape.head_size,
+                    bounds="none",
+                )
+            flops = 4 * tile["rows"] * tile["tokens"] * shape.head_size
+            (kernel,) = compiled
+            with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+                file.write(kernel.asm["cubin"])
+                file.flush()
+                command = [str(CUOBJDUMP), "-sass", file.name]
+                sass = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            num_warps = kernel.metadata.num_warps
+            generation = gpu.capability // 10
+            yield PrefillRound(generation, shape.head_size, flops, num_warps, round_of(sass))
+
+
 def inspect_cubin(gpu: GpuGeneration, shape: str, kernel: CompiledKernel) -> Compiled:
     """Read registers and spills from the machine code, instructions from the assembly."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -353,7 +395,10 @@ def _schedule(loop: Loop) -> str:
 
 
 def main() -> None:
-    """Print a table, or with --json more than a table can say."""
+    """Print a table, or with --json more than a table can say; with --rounds loops of attention."""
+    if sys.argv[1:] == ["--rounds"]:
+        json.dump(list(prefill_rounds()), sys.stdout, default=asdict)
+        return
     everything = [
         one for name, shapes in SHAPES_OF.items() for one in compile_all(GPUS[name], shapes)
     ]

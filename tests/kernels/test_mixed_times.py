@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 
 from gpu_suite import names
+from gpu_suite.engine_times import dependent_step
 from gpu_suite.machine import Machine
 from gpu_suite.mixed_step import STEP, mixed_times
 from gpu_suite.record import Absent, Figure
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.loading.load import LoadedModel
+from paceline_kernels.dependent import dependent
 from paceline_testing.engines import a_capacity, a_model_info
 from paceline_testing.kernel_runner import kernel_runner
 from paceline_testing.recompute_capture import RecomputeCapture
@@ -54,6 +56,18 @@ def test_a_dry_run_has_one_of_them(loaded: LoadedModel) -> None:
 
     assert isinstance(eager, Figure)
     assert pieces == Absent(names.mixed("m", "in pieces"), "no graph is captured on a CPU")
+
+
+def test_the_step_of_decodes_is_timed_with_dependent_launches(loaded: LoadedModel) -> None:
+    """Beside the one without; a dry run captures nothing. The switch is as it was."""
+    timed = dependent_step(DRY, loaded, "m", capture=RecomputeCapture())
+    name = names.dependent_step("m")
+
+    assert isinstance(timed, Figure)
+    assert timed.name == name
+    assert timed.value > 0
+    assert not dependent.is_on
+    assert dependent_step(DRY, loaded, "m") == Absent(name, "no graph is captured on a CPU")
 
 
 def test_the_step_is_the_one_that_the_name_speaks_of() -> None:

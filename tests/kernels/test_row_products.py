@@ -136,12 +136,23 @@ def test_counters_are_as_before(device: str, multiprocessors: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiles", "inputs", "parts"),
-    [(32, 64, 4), (48, 64, 2), (224, 64, 1), (7, 14, 3), (7, 76, 8), (132, 99, 1), (1, 2, 1)],
+    ("tiles", "inputs", "most", "parts"),
+    [
+        (32, 64, 8, 4),
+        (48, 64, 8, 2),
+        (224, 64, 8, 1),
+        (7, 14, 8, 3),
+        (7, 76, 99, 8),
+        (132, 99, 8, 1),
+        (16, 32, 4, 4),
+        (1, 2, 0, 1),
+    ],
 )
-def test_parts_fill_the_device_once(tiles: int, inputs: int, parts: int) -> None:
+def test_parts_fill_the_device_once(tiles: int, inputs: int, most: int, parts: int) -> None:
     """Not more programs than multiprocessors, and four tiles of inputs for each at least."""
-    assert kernel.num_parts(tiles=tiles, multiprocessors=132, input_tiles=inputs) == parts
+    seen = kernel.num_parts(tiles=tiles, multiprocessors=132, input_tiles=inputs, most=most)
+
+    assert seen == parts
 
 
 def test_too_many_rows_are_refused() -> None:

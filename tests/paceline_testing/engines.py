@@ -6,7 +6,7 @@ from paceline_engine.drafting.draft_model import DraftModel
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import NoPacer, Pacer
-from paceline_engine.scheduling import Scheduling
+from paceline_engine.scheduling import Gathering, Scheduling
 from paceline_testing.clock import ManualClock
 from paceline_testing.fake_runner import FakeRunner, LateRunner, next_token
 from paceline_wire import ModelInfo, Output, Sampling, Submit
@@ -109,6 +109,7 @@ class EngineUnderTest:
         prefix_caching: bool = True,
         swapper: Callable[[FakeRunner], Swapper] | None = None,
         scheduling: Scheduling = "continuous",
+        gathering: Gathering | None = None,
         draft_tokens: int = 0,
         draft_choice: Callable[[list[int]], int] | None = None,
         draft_pacer: Pacer | None = None,
@@ -139,6 +140,7 @@ class EngineUnderTest:
             options=EngineOptions(
                 prefix_caching=prefix_caching,
                 scheduling=scheduling,
+                gathering=gathering,
                 swapper=self.swapper,
                 draft_tokens=draft_tokens,
                 proposer=self.proposer,

@@ -71,7 +71,8 @@ class FakeCuda(TorchDispatchMode):
     @contextmanager
     def visible(self) -> Iterator["FakeCuda"]:
         """Let torch and the engine see the GPUs; tensors made inside serve the next time too."""
-        as_this_gpu = tuned.Gpu(self.gpu.name, (self.gpu.major, self.gpu.minor))
+        capability = self.gpu.major, self.gpu.minor
+        as_this_gpu = tuned.Gpu(self.gpu.name, capability, self.gpu.multi_processor_count)
         was_lifted: bool = torch._C._only_lift_cpu_tensors()
         with ExitStack() as held:
             held.enter_context(cuda_stand_ins(self.record, self.gpu, self.num_gpus))

@@ -60,6 +60,7 @@ def load_on_fake_gpu(
         "max_token_budget": 64,
         "kv_cache_bytes": 1 << 22,
         "prefill_attention": "triton",
+        "row_products": "off",
         "graphs": "off",
         **settings,
     }

@@ -1,5 +1,6 @@
 """A tiny model on a CPU as a GPU runs it: the kernels' references, with graphs or without."""
 
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -14,6 +15,7 @@ from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.layers import gated_linear, linear, quantized_linear
 from paceline_engine.model.layers.rotary import rotations
 from paceline_engine.model.ops import KernelOps
+from paceline_engine.model.row_stages import everything_fused
 from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.model_runner import ModelRunner
@@ -40,11 +42,13 @@ def kernel_runner(
     kv_dtype: torch.dtype | None = None,
     adapters: LoraAdapters | None = None,
     device: torch.device = CPU,
+    fuses: bool = False,
 ) -> ModelRunner:
     """Put it together; with graphs, every size up to the capacity is captured.
 
     `asks`: the sampler draws by what each request says, and not by what lies at the rows.
     `tokens_stay`: see `InputBatch`; not those of a draft model. `kv_dtype`: where not `dtype`.
+    `fuses`: graphs of decodes take products with norm, gate and residual inside.
     """
     checkpoint = open_checkpoint(folder)
     config = checkpoint.config
@@ -54,7 +58,10 @@ def kernel_runner(
     no_packed = mock.patch.object(torch.backends.mkldnn, "is_available", return_value=False)
     no_bytes = mock.patch.object(quantized_linear, "serves", return_value=False)
     kernel = mock.patch.object(quantized_linear, "TiledLinear", quantized_linear.KernelLinear)
-    with torch.inference_mode(), no_native, no_fused, no_packed, no_bytes, kernel:
+    laid_out = linear.PlainLinear if fuses else linear.TransposedLinear
+    plain = mock.patch.object(linear, "TransposedLinear", laid_out)
+    no_onednn = mock.patch.object(linear, "has_onednn", return_value=False)
+    with no_onednn, torch.inference_mode(), no_native, no_fused, no_packed, no_bytes, kernel, plain:
         decoder = build_decoder(
             config,
             checkpoint.tensors,
@@ -68,6 +75,8 @@ def kernel_runner(
         )
         if adapters is not None:
             adapters.place(torch.empty(0, dtype=dtype, device=device))
+    if fuses:
+        decoder = replace(decoder, few_rows=everything_fused(decoder))
     num_rows, size = capacity.max_batch_size, capacity.block_size
     kv = allocate(config, capacity.num_blocks, size, device=device, dtype=kv_dtype or dtype)
     num_columns = -(-capacity.max_model_len // size)

@@ -42,7 +42,16 @@ from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Load, Telemetry, decode_limits
-from paceline_wire import AdaptersState, Limits, LimitsState, LoadAdapter, SetLimits, Submit
+from paceline_wire import (
+    AdaptersState,
+    Limits,
+    LimitsState,
+    LoadAdapter,
+    ProfileSteps,
+    SetLimits,
+    StepTrace,
+    Submit,
+)
 from paceline_wire.adapters import UnloadAdapter
 from paceline_wire.limits import Capacity
 
@@ -94,6 +103,9 @@ class Engine:
 
     def abort(self, ids: list[str]) -> None:
         raise AssertionError(ids)
+
+    async def profile_steps(self, asked: ProfileSteps) -> StepTrace:
+        raise AssertionError(asked)
 
     async def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
         raise AssertionError(change)

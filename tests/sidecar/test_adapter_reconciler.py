@@ -19,7 +19,16 @@ from paceline_testing.clock import ManualClock
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.scripted_engine import ScriptedEngine
 from paceline_testing.waiting import wait_until
-from paceline_wire import AdaptersState, LimitsState, LoadAdapter, SetLimits, Submit, UnloadAdapter
+from paceline_wire import (
+    AdaptersState,
+    LimitsState,
+    LoadAdapter,
+    ProfileSteps,
+    SetLimits,
+    StepTrace,
+    Submit,
+    UnloadAdapter,
+)
 
 _NAMES = st.sampled_from("abcd")
 _PATHS = st.dictionaries(_NAMES, st.sampled_from(["/one", "/two", "/missing"]), max_size=4)
@@ -92,6 +101,9 @@ class Dying:
 
     async def set_limits(self, change: SetLimits) -> LimitsState:
         raise AssertionError(change)
+
+    async def profile_steps(self, asked: ProfileSteps) -> StepTrace:
+        raise AssertionError(asked)
 
     async def change_adapters(self, change: LoadAdapter | UnloadAdapter) -> AdaptersState:
         self.asked += 1

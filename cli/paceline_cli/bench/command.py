@@ -17,8 +17,8 @@ from paceline_cli.bench.options import (
 _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
 )
-_rate = click.option("--rate", type=click.FloatRange(0, min_open=True), help="Requests per second.")
-_seed = click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic.")
+_QUICK_POINTS = 3
+_QUICK_REQUESTS = 40
 
 
 @click.group()
@@ -131,42 +131,40 @@ def check(**given: Any) -> None:
     help="Folder.",
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(5, 3600),
-    default=20.0,
-    show_default=True,
-    help="Seconds of arrivals at each point.",
-)
-@click.option(
     "--points",
     type=click.IntRange(1, len(BATCH_SIZES)),
     default=len(BATCH_SIZES),
     show_default=True,
     help="Points along each limit, at most.",
 )
-@_rate
-@_seed
 @click.option("--png", type=click.Path(path_type=Path), help="Save the plot here.")
-def sweep(  # noqa: PLR0917 - click passes them by name
-    path: Path,
-    out: Path,
-    seconds: float,
-    points: int,
-    rate: float | None,
-    seed: int,
-    png: Path | None,
-) -> None:
-    """Plot latency and throughput against both limits, and mark the tuner's own point.
+@click.option(
+    "--beside",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="sweep.json of another machine, for a table; may be given again.",
+)
+@click.option("--quick", is_flag=True, help="3 points of 40 requests: for CI, not for a p99.")
+@traffic_options
+def sweep(path: Path, points: int, quick: bool, **given: Any) -> None:
+    """Plot latency and goodput against both limits, mark the knee and the tuner's own point.
 
-    Serves the manifest and changes its limits live. Without --rate the load is 0.7 of what the
-    service completes when it is full.
+    Serves the manifest and changes its limits live. Every point gets the same requests, and so
+    does the tuner. Without --rate the load is 0.7 of what the service completes when it is full.
     """
+    from dataclasses import replace
+
     from rich.console import Console
 
     from paceline_cli.bench.sweep import SweepOptions, run_sweep
     from paceline_cli.run import run
 
-    options = SweepOptions(path, out, seed, seconds, points, rate, png)
+    traffic = given_traffic(given)
+    if quick:
+        traffic, points = replace(traffic, requests=_QUICK_REQUESTS), min(points, _QUICK_POINTS)
+    options = SweepOptions(
+        path, given["out"], traffic, points, png=given["png"], beside=given["beside"]
+    )
     run(run_sweep(options, Console()))
 
 
@@ -180,24 +178,40 @@ def sweep(  # noqa: PLR0917 - click passes them by name
     help="Folder.",
 )
 @click.option(
-    "--seconds",
-    type=click.FloatRange(5, 3600),
-    default=60.0,
+    "--load",
+    "loads",
+    type=click.FloatRange(0, min_open=True),
+    multiple=True,
+    default=(0.5, 1.0, 1.5),
     show_default=True,
-    help="Seconds of arrivals under each scheduling.",
+    help="Multiple of the rate; may be given again.",
 )
-@_rate
-@_seed
-def compare(path: Path, out: Path, seconds: float, rate: float | None, seed: int) -> None:
-    """Offer the same traffic to continuous, dynamic and static batching.
+@click.option(
+    "--max-wait",
+    "max_wait_s",
+    type=click.FloatRange(0),
+    default=0.1,
+    show_default=True,
+    help="Seconds that a dynamic batch waits for others.",
+)
+@click.option("--png", type=click.Path(path_type=Path), help="Save both charts here.")
+@click.option("--quick", is_flag=True, help="40 requests at one load: for CI, not for a p99.")
+@traffic_options
+def compare(path: Path, quick: bool, **given: Any) -> None:
+    """Offer the same traffic to static, dynamic and continuous batching, and to the tuner.
 
-    Serves the manifest under each of them in turn: throughput, latencies and padding in a table
-    and a page. Without --rate the load is 0.7 of what continuous batching completes when full.
+    Serves the manifest in each way in turn. Without --rate the load is 0.7 of what continuous
+    batching completes when it is full.
     """
+    from dataclasses import replace
+
     from rich.console import Console
 
     from paceline_cli.bench.compare import CompareOptions, run_compare
     from paceline_cli.run import run
 
-    options = CompareOptions(path, out, seed, seconds, rate)
-    run(run_compare(options, Console()))
+    traffic = given_traffic(given)
+    if quick:
+        traffic = replace(traffic, requests=_QUICK_REQUESTS)
+        given["loads"] = (1.0,)
+    run(run_compare(CompareOptions(path, traffic=traffic, **given), Console()))

@@ -1,7 +1,6 @@
-"""`paceline bench compare`: the same traffic on the three schedulings, one after the other."""
+"""`paceline bench compare`: the same traffic under each way of batching, one after the other."""
 
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -9,28 +8,37 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from paceline_api.tuning_spec import tuning_spec
+from paceline_cli.bench.arms import Arm, arms
+from paceline_cli.bench.cells import estimate_cell, quantile_cell
 from paceline_cli.bench.compare_report import (
+    COMPARE_SCHEMA,
+    ArmResult,
     Comparison,
-    SchedulingResult,
-    latency_cells,
+    Series,
+    series_of,
     write_report,
 )
-from paceline_cli.bench.sweep import SweepError, write_sweep_copy
-from paceline_cli.bench.sweep_points import SHARES, label, measure
-from paceline_cli.place import SCHEDULINGS, Scheduling, state_dir
+from paceline_cli.bench.endpoint import opened
+from paceline_cli.bench.measures import NAMES
+from paceline_cli.bench.run import fitting
+from paceline_cli.bench.sweep import SETTLE_S, SweepError, settled, write_sweep_copy
+from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
+from paceline_cli.bench.trial import Trial, offer
+from paceline_cli.fitted_manifest import slowness
+from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import CV, UTILIZATION, machine, measure_speed, workload
+from paceline_cli.traffic.calibration import UTILIZATION, machine, measure_speed
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.offered_load import plan
-from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import ClientRecord
+from paceline_cli.traffic.open_loop import Asking
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.serving import local_tuner, serving
 from paceline_tuner.pods import PodClient, PodError
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.telemetry import Load
 
-_LEAST_PATIENCE_S: Final = 20.0
-_RATE_DIGITS: Final = 3
+_LEAST_PATIENCE_S: Final = 120.0
+_LEAST_WIDTH: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,127 +47,205 @@ class CompareOptions:
 
     manifest: Path
     out: Path
-    seed: int
-    seconds: float
-    """Length of the arrivals under each scheduling."""
-    rate_rps: float | None = None
-    """0.7 of what continuous batching completes when it is full, where None."""
+    traffic: TrafficChoice
+    loads: tuple[float, ...] = (0.5, 1.0, 1.5)
+    """Multiples of the rate."""
+    max_wait_s: float = 0.1
+    """Of dynamic batches."""
+    png: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """What the machine can keep and take."""
+
+    model: str
+    sla: SLA
+    factor: float
+    note: str
+    traffic: TrafficChoice
+    """With its rate."""
 
 
 async def run_compare(options: CompareOptions, console: Console) -> Path:
-    """Serve under each scheduling, offer the same requests, report; the report's path."""
+    """Serve in each way, offer the same requests at each load, report; the report's path."""
     manifest = options.out / "service.yaml"
-    write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
-    rate_rps = options.rate_rps
-    found: list[SchedulingResult] = []
-    model = ""
-    async with HttpxPodClient() as pods, local_tuner() as tuner:
-        for scheduling in SCHEDULINGS:
-            async with serving(
-                manifest, port=None, tuner=tuner, folder=state_dir(), scheduling=scheduling
-            ) as live:
-                _say(console, f"{scheduling}: loading {live.service.spec.model.uri}")
-                await live.ready.wait()
-                model = live.service.spec.model.uri
-                limits = httpx.Limits(max_connections=None)
-                async with httpx.AsyncClient(base_url=live.place.url, limits=limits) as client:
-                    if rate_rps is None:
-                        rate_rps = await _calibrated(client, live, options.seed)
-                    trial = _Trial(live, pods, client, options, rate_rps)
-                    found.append(await trial.run(scheduling))
-            _say(console, f"{scheduling}: {found[-1].measured.tokens_per_s:.1f} tokens/s")
+    fitted = await _fitted(options, manifest, console)
+    chosen = [settled(chosen_traffic(_at(fitted.traffic, load))) for load in options.loads]
+    ways = arms(options.max_wait_s)
+    one_s = sum(each.stretch.warmup_s + each.stretch.seconds for each in chosen)
+    _say(console, f"{len(ways)} ways of batching, about {len(ways) * one_s / 60:.0f} minutes")
+    found: list[ArmResult] = []
+    series: list[Series] = []
+    for arm in ways:
+        write_sweep_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
+        async with (
+            HttpxPodClient() as pods,
+            local_tuner() as tuner,
+            serving(
+                manifest, port=None, tuner=tuner, folder=state_dir(), engine_settings=arm.engine
+            ) as live,
+        ):
+            await live.ready.wait()
+            async with opened(live.place.url) as client:
+                for load, traffic in zip(options.loads, chosen, strict=True):
+                    trial, counts = await _play(live, pods, client, traffic, fitted)
+                    found.append(_result(arm, load, trial, counts))
+                    series.append(series_of(arm.name, load, trial))
+                    _say(console, f"{arm.name}, load {load:g}: {_line(found[-1])}")
     comparison = Comparison(
-        model=model,
+        schema=COMPARE_SCHEMA,
+        model=fitted.model,
         machine=machine(),
-        rate_rps=rate_rps or 0.0,
-        cv=CV,
-        seconds=options.seconds,
+        sla=fitted.sla,
+        note=fitted.note,
+        traffic=chosen_traffic(fitted.traffic).words,
+        seed=options.traffic.seed,
+        warmup=f"At least {SETTLE_S:g} s before each figure were warm-up, the same for all.",
+        arms={arm.name: arm.what for arm in ways},
         found=tuple(found),
     )
+    console.width = max(console.width, _LEAST_WIDTH)
     console.print(table(comparison))
-    page = write_report(comparison, options.out)
+    page = write_report(comparison, series, options.out, png=options.png)
     _say(console, f"report: {page}")
     return page
 
 
-async def _calibrated(client: httpx.AsyncClient, live: LiveService, seed: int) -> float:
-    """The load that every scheduling is offered, from what continuous batching can do."""
-    speed = await measure_speed(
-        client, model=live.service.served_name, corpus=help_topics(), seed=seed
-    )
-    return round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One scheduling that serves now."""
-
-    live: LiveService
-    pods: PodClient
-    client: httpx.AsyncClient
-    options: CompareOptions
-    rate_rps: float
-
-    async def run(self, scheduling: Scheduling) -> SchedulingResult:
-        """Offer the requests, and count what the engine computed for them. Raises SweepError."""
-        seconds = self.options.seconds
-        requests = plan(
-            workload(self.rate_rps), help_topics(), duration_s=seconds, seed=self.options.seed
-        )
-        if not requests:
-            raise SweepError(
-                f"--seconds {seconds:g}: no request is due at {self.rate_rps} a second"
+async def _fitted(options: CompareOptions, manifest: Path, console: Console) -> _Fitted:
+    """Measure continuous batching's speed: the load of all is a share of what it can do."""
+    write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
+    async with (
+        local_tuner() as tuner,
+        serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,
+    ):
+        _say(console, f"loading {live.service.spec.model.uri}, and calibrating")
+        await live.ready.wait()
+        async with opened(live.place.url) as client:
+            speed = await measure_speed(
+                client,
+                model=live.service.served_name,
+                corpus=help_topics(),
+                seed=options.traffic.seed,
             )
-        before = await self._load()
-        records: list[ClientRecord] = []
-        start_at = time.monotonic()
-        await drive(
-            self.client,
-            requests,
-            model=self.live.service.served_name,
-            sink=records.append,
-            timeout_s=max(seconds, _LEAST_PATIENCE_S),
+        declared = tuning_spec(live.service.spec).sla
+        factor = slowness(declared, speed)
+        traffic = fitting(options.traffic, live.service.spec.engine.max_model_len)
+        if traffic.needs_rate:
+            traffic = replace(traffic, rate_rps=float(f"{UTILIZATION * speed.capacity_rps:.3g}"))
+        model = live.service.spec.model.uri
+    note = ""
+    if factor != 1:
+        note = (
+            "This machine is too slow for the manifest's targets,"
+            f" so this run declares them {factor:g} times as long."
         )
-        after = await self._load()
-        return SchedulingResult(
-            scheduling=scheduling,
-            measured=measure(records, start_at, start_at + seconds),
-            padding_tokens=after.padding_tokens - before.padding_tokens,
-            useful_tokens=after.prompt_tokens
-            + after.output_tokens
-            - before.prompt_tokens
-            - before.output_tokens,
-        )
+    return _Fitted(model, _longer(declared, factor), factor, note, traffic)
 
-    async def _load(self) -> Load:
-        pods = self.live.target.pods
-        if not pods:
-            raise SweepError(f"{self.live.name} is not ready any more: {self.live.phase}")
-        try:
-            telemetry = await self.pods.get_telemetry(pods[0], 0)
-        except PodError as problem:
-            raise SweepError(f"the engine's counts could not be read: {problem}") from problem
-        if telemetry.load is None:
-            raise SweepError("the engine tells no counts")
-        return telemetry.load
+
+def _longer(sla: SLA, factor: float) -> SLA:
+    """The targets as the copies of the manifest declare them."""
+
+    def times(target_ms: float | None) -> float | None:
+        return None if target_ms is None else round(target_ms * factor)
+
+    return replace(
+        sla,
+        ttft_p99_ms=times(sla.ttft_p99_ms),
+        tpot_p99_ms=times(sla.tpot_p99_ms),
+        itl_p99_ms=times(sla.itl_p99_ms),
+        ttft_by_prompt_tokens=tuple(
+            replace(each, ttft_p99_ms=round(each.ttft_p99_ms * factor))
+            for each in sla.ttft_by_prompt_tokens
+        ),
+    )
+
+
+def _at(traffic: TrafficChoice, load: float) -> TrafficChoice:
+    """The same traffic at another load: bursts become larger, a closed loop has more at once."""
+    if traffic.burst is not None:
+        count = max(1, round(traffic.burst.count * load))
+        return replace(traffic, burst=replace(traffic.burst, count=count))
+    if traffic.concurrency is not None:
+        return replace(traffic, concurrency=max(1, round(traffic.concurrency * load)))
+    if traffic.rate_rps is None:
+        return replace(traffic, rate_rps=chosen_traffic(traffic).load.rate_rps * load)
+    return replace(traffic, rate_rps=traffic.rate_rps * load)
+
+
+async def _play(
+    live: LiveService,
+    pods: PodClient,
+    client: httpx.AsyncClient,
+    chosen: ChosenTraffic,
+    fitted: _Fitted,
+) -> tuple[Trial, tuple[Load, Load]]:
+    """Offer the requests, and read what the engine computed before and after."""
+    before = await _load(live, pods)
+    asking = Asking(
+        live.service.served_name, timeout_s=max(chosen.stretch.seconds, _LEAST_PATIENCE_S)
+    )
+    requests = chosen.requests(help_topics(), fitted.traffic.seed)
+    trial = await offer(client, requests, asking, chosen.stretch, fitted.sla)
+    return trial, (before, await _load(live, pods))
+
+
+def _result(arm: Arm, load: float, trial: Trial, counts: tuple[Load, Load]) -> ArmResult:
+    before, after = counts
+    return ArmResult(
+        arm=arm.name,
+        load=load,
+        measured=trial.measures,
+        padding_tokens=after.padding_tokens - before.padding_tokens,
+        useful_tokens=after.prompt_tokens
+        + after.output_tokens
+        - before.prompt_tokens
+        - before.output_tokens,
+        client_lagged=trial.client.is_saturated,
+    )
+
+
+async def _load(live: LiveService, pods: PodClient) -> Load:
+    found = live.target.pods
+    if not found:
+        raise SweepError(f"{live.name} is not ready any more: {live.phase}")
+    try:
+        telemetry = await pods.get_telemetry(found[0], 0)
+    except PodError as problem:
+        raise SweepError(f"the engine's counts could not be read: {problem}") from problem
+    if telemetry.load is None:
+        raise SweepError("the engine tells no counts")
+    return telemetry.load
 
 
 def table(comparison: Comparison) -> Table:
     """The figures on a terminal."""
-    made = Table(title=f"{comparison.rate_rps:g} requests/s, latencies in ms")
-    made.add_column("")
+    made = Table(title="Latency in ms", title_justify="left")
+    for head in ("batching", "load", "attainment %", "goodput tok/s", "all tok/s", "padding"):
+        made.add_column(head, justify="left" if head == "batching" else "right")
+    for name in NAMES:
+        made.add_column(f"{name} p99", justify="right")
     for found in comparison.found:
-        made.add_column(found.scheduling, justify="right")
-    made.add_row("tokens/s", *[f"{f.measured.tokens_per_s:.1f}" for f in comparison.found])
-    made.add_row(
-        "missed", *[f"{f.measured.missed} of {f.measured.offered}" for f in comparison.found]
-    )
-    made.add_row("padding", *[f"{f.padding_share:.0%}" for f in comparison.found])
-    rows = [latency_cells(f.measured) for f in comparison.found]
-    for name in ("TTFT", "TPOT", "E2E"):
-        for place, share in enumerate(SHARES):
-            made.add_row(f"{name} {label(share)}", *[cells[name][place] for cells in rows])
+        measured = found.measured
+        made.add_row(
+            found.arm,
+            f"{found.load:g}",
+            estimate_cell(measured.attainment, 1, scale=100).replace(" (", "\n("),
+            estimate_cell(measured.goodput_tokens_per_s, 1).replace(" (", "\n("),
+            estimate_cell(measured.output_tokens_per_s, 1).replace(" (", "\n("),
+            f"{found.padding_share:.0%}",
+            *[quantile_cell(each.at(0.99)).replace(" (", "\n(") for each in measured.latencies],
+        )
     return made
+
+
+def _line(found: ArmResult) -> str:
+    measured = found.measured
+    return (
+        f"{estimate_cell(measured.attainment, 1, scale=100)} % attained,"
+        f" {estimate_cell(measured.output_tokens_per_s, 1)} tokens/s,"
+        f" {found.padding_share:.0%} padding"
+    )
 
 
 def _say(console: Console, text: str) -> None:

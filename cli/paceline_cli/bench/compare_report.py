@@ -1,28 +1,36 @@
 """The comparison's report: one HTML file that needs nothing else, and the same figures as JSON."""
 
-import json
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from paceline_cli.bench.sweep_points import SHARES, ClientMeasures, Percentile, label, least_count
-from paceline_cli.bench.sweep_report import figures
+from paceline_cli.bench.cells import LEGEND, estimate_cell, quantile_cell
+from paceline_cli.bench.compare_plots import goodput_over_load, p99_over_time
+from paceline_cli.bench.document import as_json
+from paceline_cli.bench.measures import NAMES, Measures
+from paceline_cli.bench.run_plots import moving_p99, of
+from paceline_cli.bench.trial import Trial
 from paceline_cli.pages import rendered
-from paceline_cli.place import Scheduling
+from paceline_cli.plot_style import svg
+from paceline_tuner.service_spec import SLA
 
-_LATENCIES = ("TTFT", "TPOT", "E2E")
+COMPARE_SCHEMA: Final = "paceline.dev/bench-compare/v1"
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulingResult:
-    """One scheduling: what clients saw, and what the engine computed for it."""
+class ArmResult:
+    """One way of batching under one load: what clients saw, and what the engine computed."""
 
-    scheduling: Scheduling
-    measured: ClientMeasures
+    arm: str
+    load: float
+    """Multiple of the rate."""
+    measured: Measures
     padding_tokens: int
-    """Computed only to fill batches up."""
+    """Computed only to fill batches up, warm-up included."""
     useful_tokens: int
     """Prompt tokens computed and tokens generated."""
+    client_lagged: bool = False
 
     @property
     def padding_share(self) -> float:
@@ -34,65 +42,75 @@ class SchedulingResult:
 class Comparison:
     """A whole run of `bench compare`."""
 
+    schema: str
     model: str
     machine: str
-    rate_rps: float
-    cv: float
-    seconds: float
-    """Length of the arrivals under each scheduling."""
-    found: tuple[SchedulingResult, ...]
+    sla: SLA
+    note: str
+    traffic: str
+    """At a load of 1, in words."""
+    seed: int
+    warmup: str
+    arms: dict[str, str]
+    """What each way of batching does."""
+    found: tuple[ArmResult, ...]
 
 
-def write_report(comparison: Comparison, folder: Path) -> Path:
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The moving p99s of one trial, for the plot."""
+
+    arm: str
+    load: float
+    by_name: dict[str, tuple[list[float], list[float]]]
+    """Seconds and milliseconds of TTFT and ITL."""
+
+
+def series_of(arm: str, load: float, trial: Trial) -> Series:
+    """Read the moving p99s of what was measured."""
+    counted = [one for one in trial.records if trial.start_at <= one.planned_at < trial.end_at]
+    by_name = {}
+    for name in ("TTFT", "ITL"):
+        points = [(one.planned_at - trial.start_at, ms) for one in counted for ms in of(name, one)]
+        by_name[name] = moving_p99(points, trial.end_at - trial.start_at)
+    return Series(arm, load, by_name)
+
+
+def write_report(
+    comparison: Comparison, series: Sequence[Series], folder: Path, *, png: Path | None = None
+) -> Path:
     """Write `compare.html` and `compare.json` into the folder; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
+    loads = goodput_over_load(comparison)
+    times = p99_over_time(comparison, series)
+    if png:
+        png.parent.mkdir(parents=True, exist_ok=True)
+        loads.savefig(png, dpi=140)
+        times.savefig(png.with_stem(f"{png.stem}-time"), dpi=140)
     (folder / "compare.json").write_text(as_json(comparison), encoding="utf-8")
     page = folder / "compare.html"
-    page.write_text(render(comparison), encoding="utf-8")
+    text = rendered(
+        "bench/compare.html.j2",
+        comparison=comparison,
+        names=NAMES,
+        rows=[(found, _cells(found)) for found in comparison.found],
+        legend=LEGEND,
+        loads_svg=svg(loads),
+        times_svg=svg(times),
+    )
+    page.write_text(text, encoding="utf-8")
     return page
 
 
-def render(comparison: Comparison) -> str:
-    """The page's text."""
-    return rendered(
-        "bench/compare.html.j2",
-        comparison=comparison,
-        names=_LATENCIES,
-        shares=[label(share) for share in SHARES],
-        rows=[(found, latency_cells(found.measured)) for found in comparison.found],
-        ranks=", ".join(f"{label(share)} needs {least_count(share):,}" for share in SHARES),
-    )
-
-
-def as_json(comparison: Comparison) -> str:
-    """Every figure; an infinite latency is the string `inf`, which JSON has no number for."""
-    document = {
-        "model": comparison.model,
-        "machine": comparison.machine,
-        "rate_rps": comparison.rate_rps,
-        "cv": comparison.cv,
-        "seconds": comparison.seconds,
-        "schedulings": {
-            found.scheduling: figures(found.measured)
-            | {
-                "padding_tokens": found.padding_tokens,
-                "useful_tokens": found.useful_tokens,
-                "padding_share": found.padding_share,
-            }
-            for found in comparison.found
-        },
-    }
-    return json.dumps(document, indent=2, allow_nan=False)
-
-
-def latency_cells(measured: ClientMeasures) -> dict[str, list[str]]:
-    """P50, P99 and P99.9 by latency, in words; a maximum is marked `max`."""
-    return {name: [_cell(value) for value in values] for name, values in measured.latencies()}
-
-
-def _cell(value: Percentile) -> str:
-    if value.ms is None:
-        return "-"
-    if value.ms == math.inf:
-        return "no answer"
-    return f"{'max ' if value.is_max else ''}{value.ms:,.0f}"
+def _cells(found: ArmResult) -> list[str]:
+    measured = found.measured
+    return [
+        str(measured.offered),
+        str(measured.missed),
+        estimate_cell(measured.attainment, 1, scale=100),
+        estimate_cell(measured.goodput_tokens_per_s, 1),
+        estimate_cell(measured.output_tokens_per_s, 1),
+        f"{found.padding_share:.0%}",
+        *[quantile_cell(latency.at(share)) for latency in measured.latencies
+          for share in (0.5, 0.99)],
+    ]  # fmt: skip

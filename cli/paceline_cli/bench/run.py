@@ -64,7 +64,7 @@ async def run_bench(options: RunOptions, console: Console) -> RunResult:
     sla = options.sla(tuning_spec(declared).sla if declared is not None else SLA())
     traffic = options.traffic
     if declared is not None:
-        traffic = _fitting(traffic, declared.engine.max_model_len)
+        traffic = fitting(traffic, declared.engine.max_model_len)
     async with _server(options, console) as server:
         chosen = await _chosen(traffic, server, console, asks_ours=options.url is None)
         requests = _planned(chosen, traffic)
@@ -141,7 +141,7 @@ def _planned(chosen: ChosenTraffic, traffic: TrafficChoice) -> tuple[PlannedRequ
     return requests
 
 
-def _fitting(traffic: TrafficChoice, max_model_len: int | None) -> TrafficChoice:
+def fitting(traffic: TrafficChoice, max_model_len: int | None) -> TrafficChoice:
     """Cut lengths to the context that the manifest declares."""
     if max_model_len is None:
         return traffic

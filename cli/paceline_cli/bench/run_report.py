@@ -19,7 +19,7 @@ from paceline_cli.plot_style import svg
 from paceline_cli.traffic.record import ClientRecord
 from paceline_tuner.service_spec import SLA
 
-_WIDTH = 100
+_WIDTH = 132
 """A file or a pipe has no width of its own."""
 HEADS = ("mean", *map(label, SHARES), "max")
 
@@ -58,8 +58,9 @@ def show(result: RunResult, console: Console) -> None:
     for latency in result.measures.latencies:
         cells = [cell.replace(" (", "\n(") for cell in latency_cells(latency)]
         table.add_row(latency.name, *cells, target_cell(result.sla, latency.name))
-    console.print(table, width=max(console.width, _WIDTH), no_wrap=True)
-    for text in (result.warmup, result.client.sentence, *result.notes, LEGEND):
+    console.width = max(console.width, _WIDTH)
+    console.print(table)
+    for text in dict.fromkeys((result.warmup, result.client.sentence, *result.notes, LEGEND)):
         console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 

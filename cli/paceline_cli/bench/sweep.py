@@ -1,8 +1,7 @@
 """`paceline bench sweep`: the same load at many limits of one running service, then the tuner."""
 
 import json
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,29 +10,40 @@ import yaml
 from rich.console import Console
 
 from paceline_api.tuning_spec import tuning_spec
+from paceline_cli.bench.cells import estimate_cell, short_quantile
+from paceline_cli.bench.endpoint import opened
 from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Setting, grid
-from paceline_cli.bench.sweep_points import ClientMeasures, Point, Sweep, TunedPoint, measure
+from paceline_cli.bench.measures import Measures
+from paceline_cli.bench.run import fitting
+from paceline_cli.bench.sweep_points import (
+    SWEEP_SCHEMA,
+    Point,
+    Sweep,
+    TunedPoint,
+    read_sweeps,
+)
 from paceline_cli.bench.sweep_report import write_report
+from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
+from paceline_cli.bench.trial import Stretch, Trial, offer, warmed_up
 from paceline_cli.errors import LocalError
 from paceline_cli.fitted_manifest import slowness, write_copy
 from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import CV, UTILIZATION, machine, measure_speed, workload
+from paceline_cli.traffic.calibration import UTILIZATION, machine, measure_speed
 from paceline_cli.traffic.corpus import help_topics
-from paceline_cli.traffic.offered_load import PlannedRequest, plan
-from paceline_cli.traffic.open_loop import drive
-from paceline_cli.traffic.record import ClientRecord
+from paceline_cli.traffic.open_loop import Asking
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.serving import local_tuner, serving
 from paceline_tuner.pods import PodClient, PodError
 from paceline_tuner.service_report import PodReport
+from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
 """How long the tuner has before its phase is measured, as in the demo."""
-_LEASE_S: Final = 120.0
-_LEAST_PATIENCE_S: Final = 20.0
+_LEAST_LEASE_S: Final = 120.0
+_LEAST_PATIENCE_S: Final = 60.0
 _RATE_DIGITS: Final = 3
 
 
@@ -47,17 +57,16 @@ class SweepOptions:
 
     manifest: Path
     out: Path
-    seed: int
-    seconds: float
-    """Length of the arrivals at each point."""
+    traffic: TrafficChoice
     per_axis: int
-    rate_rps: float | None = None
-    """0.7 of what the service completes when it is full, where None."""
     png: Path | None = None
+    beside: tuple[Path, ...] = ()
+    """Results of the same sweep on other machines, for a table."""
 
 
 async def run_sweep(options: SweepOptions, console: Console) -> Path:
     """Serve, sweep, tune, report; the report's path."""
+    others = read_sweeps(options.beside)
     manifest = options.out / "service.yaml"
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
     async with (
@@ -68,10 +77,9 @@ async def run_sweep(options: SweepOptions, console: Console) -> Path:
         live.on_event.append(lambda text: _say(console, text))
         _say(console, f"loading {live.service.spec.model.uri}")
         await live.ready.wait()
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=live.place.url, limits=limits) as client:
+        async with opened(live.place.url) as client:
             sweep = await _SweepRun(options, live, pods, client, console).run()
-    page = write_report(sweep, options.out, png=options.png)
+    page = write_report(sweep, options.out, png=options.png, others=others)
     _say(console, f"report: {page}")
     return page
 
@@ -89,6 +97,7 @@ class _SweepRun:
     ) -> None:
         self._options = options
         self._live = live
+        self._pods = pods
         self._limits = LiveLimits(pods)
         self._client = client
         self._console = console
@@ -98,38 +107,55 @@ class _SweepRun:
     async def run(self) -> Sweep:
         """Calibrate, measure each point of the grid, then let the tuner choose."""
         options, live = self._options, self._live
-        corpus, model = help_topics(), live.service.served_name
+        factor, note, chosen = await self._calibrated()
+        settings = self._grid()
+        _say(self._console, planned_time(chosen, len(settings)))
+        points = [
+            Point(setting, trial.measures, client_lagged=trial.client.is_saturated)
+            for setting in settings
+            for trial in [await self._point(setting, chosen)]
+        ]
+        star = await self._tuned(chosen, factor)
+        return Sweep(
+            schema=SWEEP_SCHEMA,
+            name=live.name,
+            model=live.service.spec.model.uri,
+            machine=machine(),
+            device=await self._device(),
+            sla=self._sla,
+            note=note,
+            traffic=chosen.words,
+            seed=options.traffic.seed,
+            warmup=_warmup_words(chosen.stretch),
+            points=tuple(points),
+            chosen=star,
+        )
+
+    @property
+    def _sla(self) -> SLA:
+        return tuning_spec(self._live.service.spec).sla
+
+    async def _calibrated(self) -> tuple[float, str, ChosenTraffic]:
+        """How much longer targets must be here, why, and the traffic of every point."""
+        options, live = self._options, self._live
         _say(self._console, "calibrating: how fast does this machine serve?")
-        speed = await measure_speed(self._client, model=model, corpus=corpus, seed=options.seed)
-        factor = slowness(tuning_spec(live.service.spec).sla, speed)
-        note = ""
+        speed = await measure_speed(
+            self._client,
+            model=live.service.served_name,
+            corpus=help_topics(),
+            seed=options.traffic.seed,
+        )
+        factor, note = slowness(self._sla, speed), ""
         if factor != 1:
             note = (
                 f"This machine is too slow for the manifest's targets,"
                 f" so this run declares them {factor:g} times as long."
             )
             write_sweep_copy(options.manifest, live.path, mode="Observe", slowness=factor)
-        wanted = options.rate_rps or UTILIZATION * speed.capacity_rps
-        rate_rps = round(wanted, _RATE_DIGITS)
-        requests = plan(workload(rate_rps), corpus, duration_s=options.seconds, seed=options.seed)
-        if not requests:
-            raise SweepError(
-                f"--seconds {options.seconds:g}: no request is due at {rate_rps} a second"
-            )
-        points = [Point(setting, await self._point(setting, requests)) for setting in self._grid()]
-        chosen = await self._tuned(requests, factor)
-        return Sweep(
-            name=live.name,
-            model=live.service.spec.model.uri,
-            machine=machine(),
-            sla=tuning_spec(live.service.spec).sla,
-            note=note,
-            rate_rps=rate_rps,
-            cv=CV,
-            seconds=options.seconds,
-            points=tuple(points),
-            chosen=chosen,
-        )
+            live.file_changed()
+        traffic = fitting(options.traffic, live.service.spec.engine.max_model_len)
+        rate = round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
+        return factor, note, chosen_traffic(traffic, rate if traffic.needs_rate else None)
 
     def _declared(self) -> Setting:
         """The limits that the manifest declares: each axis holds the other's."""
@@ -148,55 +174,51 @@ class _SweepRun:
             per_axis=self._options.per_axis,
         )
 
-    async def _point(
-        self, setting: Setting, requests: tuple[PlannedRequest, ...]
-    ) -> ClientMeasures:
-        await self._limits.hold(self._pod(), setting)
-        records, start_at = await self._load(requests)
-        measured = measure(records, start_at, start_at + self._options.seconds)
-        _say(self._console, f"{_words(setting)}: {_line(measured)}")
-        return measured
+    async def _point(self, setting: Setting, chosen: ChosenTraffic) -> Trial:
+        lease_s = max(_LEAST_LEASE_S, 3 * (chosen.stretch.warmup_s + chosen.stretch.seconds))
+        await self._limits.hold(self._pod(), setting, lease_s=lease_s)
+        trial = await self._offer(chosen)
+        _say(self._console, f"{_words(setting)}: {_line(trial.measures)}")
+        return trial
 
-    async def _tuned(
-        self, requests: tuple[PlannedRequest, ...], factor: float
-    ) -> TunedPoint | None:
-        """Hand the limits to the tuner, under the same load, and measure what it settles at."""
+    async def _tuned(self, chosen: ChosenTraffic, factor: float) -> TunedPoint | None:
+        """Hand the limits to the tuner, let it settle, and measure it on the same requests."""
         options = self._options
-        await self._limits.hold(self._pod(), self._declared())
+        await self._limits.hold(self._pod(), self._declared(), lease_s=_LEAST_LEASE_S)
         write_sweep_copy(options.manifest, self._live.path, mode="Auto", slowness=factor)
-        corpus, rate = help_topics(), len(requests) / options.seconds
-        whole = plan(
-            workload(rate), corpus, duration_s=SETTLE_S + options.seconds, seed=options.seed
-        )
-        records, start_at = await self._load(whole)
-        measured = measure(records, start_at + SETTLE_S, start_at + SETTLE_S + options.seconds)
+        trial = await self._offer(settled(chosen))
         pod = self._report
         if pod is None or pod.batch_size is None or pod.token_budget is None:
             return None
         _say(
             self._console,
-            f"tuner: batch {pod.batch_size}, tokens {pod.token_budget}: {_line(measured)}",
+            f"tuner: batch {pod.batch_size}, tokens {pod.token_budget}: {_line(trial.measures)}",
         )
         return TunedPoint(
             batch_size=pod.batch_size,
             token_budget=pod.token_budget,
             step_target_ms=pod.step_target_ms,
             phase=pod.phase,
-            measured=measured,
+            measured=trial.measures,
+            client_lagged=trial.client.is_saturated,
         )
 
-    async def _load(self, requests: tuple[PlannedRequest, ...]) -> tuple[list[ClientRecord], float]:
+    async def _offer(self, chosen: ChosenTraffic) -> Trial:
         """Offer the requests and wait for their ends; none is waited for longer than a point."""
-        records: list[ClientRecord] = []
-        start_at = time.monotonic()
-        await drive(
-            self._client,
-            requests,
-            model=self._live.service.served_name,
-            sink=records.append,
-            timeout_s=max(self._options.seconds, _LEAST_PATIENCE_S),
+        asking = Asking(
+            self._live.service.served_name,
+            timeout_s=max(chosen.stretch.seconds, _LEAST_PATIENCE_S),
         )
-        return records, start_at
+        requests = chosen.requests(help_topics(), self._options.traffic.seed)
+        return await offer(self._client, requests, asking, chosen.stretch, self._sla)
+
+    async def _device(self) -> str:
+        """What computes, as the engine names it."""
+        try:
+            info = (await self._pods.get_telemetry(self._pod(), 0)).info
+        except PodError:
+            return ""
+        return info.device if info is not None else ""
 
     def _pod(self) -> PodTarget:
         pods = self._live.target.pods
@@ -208,6 +230,37 @@ class _SweepRun:
         self._report = pods[0] if pods else self._report
 
 
+def settled(chosen: ChosenTraffic) -> ChosenTraffic:
+    """Give the tuner time to settle as its warm-up; what is measured stays the same."""
+    stretch = chosen.stretch
+    if stretch.concurrency is not None:
+        return chosen
+    return replace(chosen, stretch=replace(stretch, warmup_s=max(stretch.warmup_s, SETTLE_S)))
+
+
+def planned_time(chosen: ChosenTraffic, num_points: int) -> str:
+    """Say how long a sweep takes, and of what."""
+    stretch = chosen.stretch
+    if stretch.concurrency is not None:
+        return f"{num_points} points and the tuner's: {chosen.words}"
+    whole_s = num_points * (stretch.warmup_s + stretch.seconds)
+    whole_s += settled(chosen).stretch.warmup_s + stretch.seconds
+    return (
+        f"{num_points} points and the tuner's, {stretch.warmup_s + stretch.seconds:.0f} s each:"
+        f" about {max(1, round(whole_s / 60))} minutes; {chosen.words}"
+    )
+
+
+def _warmup_words(stretch: Stretch) -> str:
+    words = warmed_up(stretch, stretch.warmup_requests)
+    if stretch.concurrency is not None:
+        return words
+    return (
+        f"The first {stretch.warmup_s:.3g} s at each point were warm-up of the same traffic and"
+        f" are in no figure; the tuner had {max(stretch.warmup_s, SETTLE_S):.3g} s to settle."
+    )
+
+
 class LiveLimits:
     """Sets the limits of one pod while it serves."""
 
@@ -215,7 +268,9 @@ class LiveLimits:
         self._pods = pods
         self._since = 0
 
-    async def hold(self, pod: PodTarget, setting: Setting) -> None:
+    async def hold(
+        self, pod: PodTarget, setting: Setting, *, lease_s: float = _LEAST_LEASE_S
+    ) -> None:
         """Change both limits, the pacer off, and check that they hold. Raises SweepError."""
         try:
             telemetry = await self._pods.get_telemetry(pod, self._since)
@@ -228,7 +283,7 @@ class LiveLimits:
                     "token_budget": setting.token_budget,
                     "step_target_ms": None,
                     "epoch": epoch + 1,
-                    "lease_s": _LEASE_S,
+                    "lease_s": lease_s,
                 },
             )
         except PodError as problem:
@@ -269,15 +324,18 @@ def _words(setting: Setting) -> str:
     return f"batch {setting.batch_size}, tokens {setting.token_budget}"
 
 
-def _line(measured: ClientMeasures) -> str:
+def _line(measured: Measures) -> str:
     p99 = ", ".join(
-        f"{name} {'max' if value.is_max else 'P99'} {value.ms:,.0f} ms"
-        for name, values in measured.latencies()
-        for value in values[1:2]
-        if value.ms is not None
+        f"{latency.name} p99 {short_quantile(latency.at(0.99))} ms"
+        for latency in measured.latencies
     )
     missed = f"{measured.missed} of {measured.offered} missed"
-    return f"{p99}; {measured.tokens_per_s:.1f} tokens/s; {missed}"
+    good = (
+        f", {estimate_cell(measured.goodput_tokens_per_s, 1)} of them good"
+        if measured.goodput_tokens_per_s.value is not None
+        else ""
+    )
+    return f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s{good}; {p99}; {missed}"
 
 
 def _say(console: Console, text: str) -> None:

@@ -1,7 +1,7 @@
 """The sweep's plot: latencies and throughput against each limit, with the tuner's own point."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from matplotlib.figure import Figure
@@ -9,14 +9,17 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from paceline_cli.bench.grid import Axis
-from paceline_cli.bench.sweep_points import SHARES, Percentile, Point, Sweep, TunedPoint, label
+from paceline_cli.bench.intervals import Estimate
+from paceline_cli.bench.measures import NAMES, Measures, Quantile, label
+from paceline_cli.bench.run_report import target_ms
+from paceline_cli.bench.sweep_points import Point, Sweep, TunedPoint, worth
 from paceline_cli.plot_style import AFTER, FAINT, INK, plain_log_ticks, styled
 
 CHOSEN: Final = "#D55E00"
 _COLUMNS: Final[tuple[Axis, ...]] = ("batch_size", "token_budget")
-_LATENCIES: Final = ("TTFT", "TPOT", "ITL", "E2E")
+SHARES: Final = (0.5, 0.99, 0.999)
 _COLORS: Final = ("#9BC9E6", "#4C9FD0", AFTER)
-"""P50, P99, P99.9: the further out, the darker."""
+"""For p50, p99, p99.9: the further out, the darker."""
 _ROOM: Final = 1.6
 
 
@@ -24,18 +27,18 @@ def curves(sweep: Sweep) -> Figure:
     """One row a latency and one for throughput, one column a limit."""
     with styled():
         figure = Figure(figsize=(9, 12.5), layout="constrained")
-        grid = figure.subplots(len(_LATENCIES) + 1, len(_COLUMNS), sharey="row", sharex="col")
+        grid = figure.subplots(len(NAMES) + 1, len(_COLUMNS), sharey="row", sharex="col")
         for column, axis_name in enumerate(_COLUMNS):
             points = sweep.along(axis_name)
-            for row, name in enumerate(_LATENCIES):
+            for row, name in enumerate(NAMES):
                 _latency_panel(grid[row][column], sweep, points, axis_name, name)
             _throughput_panel(grid[-1][column], sweep, points, axis_name)
             _limit_axis(grid[-1][column], points, axis_name, sweep.chosen)
-        for row, name in enumerate(_LATENCIES):
+        for row, name in enumerate(NAMES):
             values = [ms for point in _all(sweep) for ms in _finite(point, name)]
             _log_range(grid[row][0], values)
             grid[row][0].set_title(f"{name} (ms)")
-        grid[-1][0].set_title("Throughput (output tokens/s)")
+        grid[-1][0].set_title("Output tokens/s: all, and within the targets")
         # The legend stands above the plots: inside it would cover points.
         figure.legend(
             handles=_legend(sweep), loc="outside upper left", ncols=3, frameon=False, fontsize=9
@@ -47,58 +50,75 @@ def _latency_panel(
     axis: Any, sweep: Sweep, points: Sequence[Point], axis_name: Axis, name: str
 ) -> None:
     for place, color in enumerate(_COLORS):
-        read = [(p.setting.place, dict(p.measured.latencies())[name][place]) for p in points]
-        _curve(axis, [(x, value) for x, value in read if value.ms is not None], color)
+        read = [(p.setting.place, _quantiles(p.measured, name)[place]) for p in points]
+        _curve(axis, [(x, value) for x, value in read if value.ms.value is not None], color)
+    knee = sweep.knee(axis_name)
+    if knee is not None:
+        axis.axvline(knee.setting.place, color=FAINT, linestyle=":", linewidth=1.2)
     if sweep.chosen is not None:
         x = _place(sweep.chosen, axis_name)
-        values = dict(sweep.chosen.measured.latencies())[name]
+        values = _quantiles(sweep.chosen.measured, name)
         for value, color in zip(values, _COLORS, strict=True):
-            if value.ms is not None and math.isfinite(value.ms):
+            if value.ms.value is not None and math.isfinite(value.ms.value):
                 axis.plot(
-                    [x], [value.ms], marker="*", markersize=11, color=color,
+                    [x], [value.ms.value], marker="*", markersize=11, color=color,
                     markeredgecolor=CHOSEN, zorder=5,
                 )  # fmt: skip
-    target = {
-        "TTFT": sweep.sla.ttft_p99_ms,
-        "TPOT": sweep.sla.tpot_p99_ms,
-        "ITL": sweep.sla.itl_p99_ms,
-        "E2E": sweep.sla.e2e_p99_ms,
-    }.get(name)
+    target = target_ms(sweep.sla, name)
     if target is not None:
         axis.axhline(target, color=INK, linestyle="--", linewidth=1)
 
 
-def _curve(axis: Any, read: Sequence[tuple[int, Percentile]], color: str) -> None:
+def _curve(axis: Any, read: Sequence[tuple[int, Quantile]], color: str) -> None:
     if not read:
         return
-    drawn = [(x, value.ms if math.isfinite(value.ms or 0.0) else math.nan) for x, value in read]
+    drawn = [
+        (x, ms if math.isfinite(ms := value.ms.value or 0.0) else math.nan) for x, value in read
+    ]
     axis.plot([x for x, _ in drawn], [y for _, y in drawn], color=color, linewidth=1.8)
-    for x, value in read:
-        if value.ms is not None and math.isfinite(value.ms):
-            fill = "white" if value.is_max else color
-            axis.plot([x], [value.ms], "o", markersize=5, color=color, markerfacecolor=fill)
-        else:  # at the upper edge, as high as the plot goes
+    for (x, value), (_, y) in zip(read, drawn, strict=True):
+        if math.isnan(y):  # at the upper edge, as high as the plot goes
             axis.plot(
                 [x], [0.97], "^", markersize=6, color=color, transform=axis.get_xaxis_transform()
             )
+            continue
+        fill = "white" if value.is_max else color
+        axis.plot([x], [y], "o", markersize=5, color=color, markerfacecolor=fill)
+        low, high = value.ms.low, value.ms.high
+        if not value.is_max and low is not None and high is not None and math.isfinite(high):
+            axis.vlines(x, low, high, color=color, linewidth=1, alpha=0.7)
 
 
 def _throughput_panel(axis: Any, sweep: Sweep, points: Sequence[Point], axis_name: Axis) -> None:
-    axis.plot(
-        [p.setting.place for p in points],
-        [p.measured.tokens_per_s for p in points],
-        "o-",
-        color=INK,
-        linewidth=1.8,
-        markersize=5,
-    )
-    if sweep.chosen is not None:
+    has_targets = any(p.measured.goodput_rps.value is not None for p in points)
+    lines: list[tuple[str, Callable[[Measures], Estimate]]] = [
+        (INK, lambda measured: measured.output_tokens_per_s)
+    ]
+    if has_targets:
+        lines.append((AFTER, worth))
+    for color, read in lines:
         axis.plot(
-            [_place(sweep.chosen, axis_name)], [sweep.chosen.measured.tokens_per_s],
-            marker="*", markersize=11, color=INK, markeredgecolor=CHOSEN, zorder=5,
-        )  # fmt: skip
-    rates = [p.measured.tokens_per_s for p in _all(sweep)]
+            [p.setting.place for p in points],
+            [read(p.measured).value or 0.0 for p in points],
+            "o-",
+            color=color,
+            linewidth=1.8,
+            markersize=5,
+        )
+        if sweep.chosen is not None:
+            axis.plot(
+                [_place(sweep.chosen, axis_name)], [read(sweep.chosen.measured).value or 0.0],
+                marker="*", markersize=11, color=color, markeredgecolor=CHOSEN, zorder=5,
+            )  # fmt: skip
+    rates = [p.measured.output_tokens_per_s.value or 0.0 for p in _all(sweep)]
     axis.set_ylim(0, max([*rates, 1.0]) * 1.15)
+    knee = sweep.knee(axis_name)
+    if knee is not None:
+        axis.axvline(knee.setting.place, color=FAINT, linestyle=":", linewidth=1.2)
+        axis.annotate(
+            "knee", (knee.setting.place, 0.03), xycoords=axis.get_xaxis_transform(),
+            xytext=(4, 0), textcoords="offset points", color=FAINT, fontsize=9,
+        )  # fmt: skip
 
 
 def _limit_axis(
@@ -143,10 +163,16 @@ def _legend(sweep: Sweep) -> list[Line2D]:
         Line2D([], [], color=FAINT, marker="o", markerfacecolor="white", linestyle="none",
                label="too few values for that rank: their maximum"),
     )  # fmt: skip
+    handles.append(Line2D([], [], color=FAINT, linestyle=":", label="knee: more brings nothing"))
+    if any(point.measured.goodput_rps.value is not None for point in sweep.points):
+        handles += [
+            Line2D([], [], color=INK, marker="o", label="all output tokens/s"),
+            Line2D([], [], color=AFTER, marker="o", label="goodput, tokens/s"),
+        ]
     if sweep.chosen is not None:
         handles.append(
             Line2D([], [], color=AFTER, marker="*", markersize=11, markeredgecolor=CHOSEN,
-                   linestyle="none", label="the tuner's own point"),
+                   linestyle="none", label="the tuner's own point, same requests"),
         )  # fmt: skip
     sla = sweep.sla
     if (sla.ttft_p99_ms or sla.tpot_p99_ms or sla.itl_p99_ms or sla.e2e_p99_ms) is not None:
@@ -162,18 +188,19 @@ def _all(sweep: Sweep) -> list[Point | TunedPoint]:
     return [*sweep.points, *([sweep.chosen] if sweep.chosen is not None else [])]
 
 
+def _quantiles(measured: Measures, name: str) -> list[Quantile]:
+    latency = measured.latencies[NAMES.index(name)]
+    return [latency.at(share) for share in SHARES]
+
+
 def _values(point: Point | TunedPoint) -> list[float]:
-    return [
-        value.ms
-        for _, values in point.measured.latencies()
-        for value in values
-        if value.ms is not None
-    ]
+    found = [q.ms.value for name in NAMES for q in _quantiles(point.measured, name)]
+    return [ms for ms in found if ms is not None]
 
 
 def _finite(point: Point | TunedPoint, name: str) -> list[float]:
-    values = dict(point.measured.latencies())[name]
-    return [value.ms for value in values if value.ms is not None and math.isfinite(value.ms)]
+    found = [q.ms.value for q in _quantiles(point.measured, name)]
+    return [ms for ms in found if ms is not None and math.isfinite(ms)]
 
 
 def _place(chosen: TunedPoint, axis: Axis) -> int:

@@ -1,24 +1,22 @@
 """The sweep's report: one HTML file that needs nothing else, and the same figures as JSON."""
 
-import json
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paceline_cli.bench.grid import Setting
-from paceline_cli.bench.sweep_plot import curves
-from paceline_cli.bench.sweep_points import (
-    SHARES,
-    ClientMeasures,
-    Percentile,
-    Sweep,
-    TunedPoint,
-    label,
-    least_count,
-)
+from paceline_cli.bench.cells import LEGEND, estimate_cell, quantile_cell
+from paceline_cli.bench.document import as_json
+from paceline_cli.bench.grid import Axis, Setting
+from paceline_cli.bench.measures import NAMES, Measures, label
+from paceline_cli.bench.sweep_plot import SHARES, curves
+from paceline_cli.bench.sweep_points import Sweep, TunedPoint
 from paceline_cli.pages import rendered
 from paceline_cli.plot_style import svg
+
+_TITLES: tuple[tuple[str, Axis], ...] = (
+    ("Max batch size", "batch_size"),
+    ("Token budget", "token_budget"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +25,36 @@ class SweepRow:
 
     batch_size: int
     token_budget: int
-    offered: str
-    missed: str
-    cells: tuple[str, ...]
-    """P50, P99 and P99.9 of TTFT, TPOT, ITL and E2E; a maximum is marked `max`."""
+    offered: int
+    missed: int
+    attainment: str
+    goodput: str
     tokens_per_s: str
+    cells: tuple[str, ...]
+    """The quantiles of SHARES of each latency; a maximum is marked `max`."""
+    mark: str = ""
+    """`knee`, or empty."""
+    client_lagged: bool = False
 
 
-def write_report(sweep: Sweep, folder: Path, *, png: Path | None = None) -> Path:
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """What a sweep found on one machine."""
+
+    device: str
+    traffic: str
+    knee: str
+    chosen: str
+    attainment: str
+    goodput: str
+    tokens_per_s: str
+    cells: tuple[str, ...]
+    """The p99 of each latency at the tuner's own point."""
+
+
+def write_report(
+    sweep: Sweep, folder: Path, *, png: Path | None = None, others: Sequence[Sweep] = ()
+) -> Path:
     """Write `sweep.html` and `sweep.json` into the folder; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     figure = curves(sweep)
@@ -43,84 +63,75 @@ def write_report(sweep: Sweep, folder: Path, *, png: Path | None = None) -> Path
         figure.savefig(png, dpi=140)
     (folder / "sweep.json").write_text(as_json(sweep), encoding="utf-8")
     page = folder / "sweep.html"
-    page.write_text(render(sweep, svg(figure)), encoding="utf-8")
+    page.write_text(render(sweep, svg(figure), others), encoding="utf-8")
     return page
 
 
-def render(sweep: Sweep, curves_svg: str) -> str:
+def render(sweep: Sweep, curves_svg: str, others: Sequence[Sweep] = ()) -> str:
     """The page's text."""
     return rendered(
         "bench/sweep.html.j2",
         sweep=sweep,
-        tables=(
-            ("Max batch size", [_row(p.setting, p.measured) for p in sweep.along("batch_size")]),
-            ("Token budget", [_row(p.setting, p.measured) for p in sweep.along("token_budget")]),
-        ),
+        tables=[(title, _rows(sweep, axis)) for title, axis in _TITLES],
         chosen=_row(sweep.chosen, sweep.chosen.measured) if sweep.chosen else None,
+        names=NAMES,
         shares=[label(share) for share in SHARES],
-        ranks=", ".join(f"{label(share)} needs {least_count(share):,}" for share in SHARES),
+        devices=[device_row(each) for each in (sweep, *others)] if others else [],
+        legend=LEGEND,
         curves_svg=curves_svg,
     )
 
 
-def as_json(sweep: Sweep) -> str:
-    """Every figure; an infinite latency is the string `inf`, which JSON has no number for."""
-    document: dict[str, Any] = {
-        "name": sweep.name,
-        "model": sweep.model,
-        "machine": sweep.machine,
-        "sla": asdict(sweep.sla),
-        "note": sweep.note,
-        "rate_rps": sweep.rate_rps,
-        "cv": sweep.cv,
-        "seconds": sweep.seconds,
-        "points": [asdict(p.setting) | figures(p.measured) for p in sweep.points],
-        "chosen": None
-        if sweep.chosen is None
-        else {
-            "batch_size": sweep.chosen.batch_size,
-            "token_budget": sweep.chosen.token_budget,
-            "step_target_ms": sweep.chosen.step_target_ms,
-            "phase": sweep.chosen.phase,
-        }
-        | figures(sweep.chosen.measured),
-    }
-    return json.dumps(document, indent=2, allow_nan=False)
-
-
-def figures(measured: ClientMeasures) -> dict[str, Any]:
-    """What the client saw, as JSON has it."""
-    return {
-        "offered": measured.offered,
-        "missed": measured.missed,
-        "tokens_per_s": measured.tokens_per_s,
-    } | {
-        f"{name.lower()}_ms": {
-            label(value.share).lower(): {
-                "ms": "inf" if value.ms == math.inf else value.ms,
-                "n": value.count,
-                "is_max": value.is_max,
-            }
-            for value in values
-        }
-        for name, values in measured.latencies()
-    }
-
-
-def _row(limits: Setting | TunedPoint, measured: ClientMeasures) -> SweepRow:
-    return SweepRow(
-        batch_size=limits.batch_size,
-        token_budget=limits.token_budget,
-        offered=str(measured.offered),
-        missed=str(measured.missed),
-        cells=tuple(_cell(value) for _, values in measured.latencies() for value in values),
-        tokens_per_s=f"{measured.tokens_per_s:.1f}",
+def device_row(sweep: Sweep) -> DeviceRow:
+    """Sum a sweep up at the tuner's own point, or at the knee where there is none."""
+    knee = sweep.knee("batch_size")
+    at = sweep.chosen or knee
+    measured = at.measured if at is not None else None
+    return DeviceRow(
+        device=sweep.device if sweep.device not in {"", "cpu"} else sweep.machine,
+        traffic=sweep.traffic,
+        knee=f"batch {knee.setting.batch_size}" if knee is not None else "-",
+        chosen=(
+            f"batch {sweep.chosen.batch_size}, tokens {sweep.chosen.token_budget}"
+            if sweep.chosen is not None
+            else "-"
+        ),
+        attainment=estimate_cell(measured.attainment, 1, scale=100) if measured else "-",
+        goodput=estimate_cell(measured.goodput_tokens_per_s, 1) if measured else "-",
+        tokens_per_s=estimate_cell(measured.output_tokens_per_s, 1) if measured else "-",
+        cells=tuple(quantile_cell(each.at(0.99)) for each in measured.latencies)
+        if measured
+        else ("-",) * len(NAMES),
     )
 
 
-def _cell(value: Percentile) -> str:
-    if value.ms is None:
-        return "-"
-    if value.ms == math.inf:
-        return "no answer"
-    return f"{'max ' if value.is_max else ''}{value.ms:,.0f}"
+def _rows(sweep: Sweep, axis: Axis) -> list[SweepRow]:
+    knee = sweep.knee(axis)
+    return [
+        _row(
+            point.setting,
+            point.measured,
+            mark="knee" if point is knee else "",
+            client_lagged=point.client_lagged,
+        )
+        for point in sweep.along(axis)
+    ]
+
+
+def _row(
+    limits: Setting | TunedPoint, measured: Measures, *, mark: str = "", client_lagged: bool = False
+) -> SweepRow:
+    return SweepRow(
+        batch_size=limits.batch_size,
+        token_budget=limits.token_budget,
+        offered=measured.offered,
+        missed=measured.missed,
+        attainment=estimate_cell(measured.attainment, 1, scale=100),
+        goodput=estimate_cell(measured.goodput_tokens_per_s, 1),
+        tokens_per_s=estimate_cell(measured.output_tokens_per_s, 1),
+        cells=tuple(
+            quantile_cell(latency.at(share)) for latency in measured.latencies for share in SHARES
+        ),
+        mark=mark,
+        client_lagged=client_lagged,
+    )

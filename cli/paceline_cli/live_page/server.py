@@ -189,7 +189,9 @@ async def page_of(
 
 def _page() -> tuple[bytes, str]:
     """Return the page, and the policy that lets nothing but its own script and style run."""
-    page = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
+    page = (
+        resources.files("paceline_cli.live_page").joinpath("page.html").read_text(encoding="utf-8")
+    )
     script, style = (
         " ".join(
             f"'sha256-{_digest(text)}'"

@@ -7,7 +7,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import httpx
@@ -15,7 +15,7 @@ import httpx
 from paceline_api.tuning_spec import tuning_spec
 from paceline_cli import local_state as state
 from paceline_cli.manifest import load
-from paceline_cli.place import Place, Scheduling, cache_dir, engine_environment, sidecar_environment
+from paceline_cli.place import Place, cache_dir, engine_environment, sidecar_environment
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.up.child import Program, kept_running, python_module
 from paceline_cli.up.live import LiveService, StartError, write_runtime_config
@@ -43,14 +43,14 @@ async def serving(
     port: int | None,
     tuner: TuningLoop,
     folder: Path,
-    scheduling: Scheduling | None = None,
+    engine_settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[LiveService]:
     """Serve the manifest inside the block. `ready` is set when requests are answered.
 
-    `scheduling` goes before what the manifest says.
+    `engine_settings`, environment variables, go before what the manifest says.
     """
     live = prepare(path, port=port, folder=folder)
-    engine, sidecar = programs(live, folder, scheduling)
+    engine, sidecar = programs(live, folder, engine_settings)
     try:
         async with (
             kept_running(engine, live.exited),
@@ -86,11 +86,11 @@ def prepare(path: Path, *, port: int | None, folder: Path) -> LiveService:
 
 
 def programs(
-    live: LiveService, folder: Path, scheduling: Scheduling | None = None
+    live: LiveService, folder: Path, engine_settings: Mapping[str, str] | None = None
 ) -> tuple[Program, Program]:
     """Engine and sidecar, as their containers would run them."""
     cache_dir().mkdir(parents=True, exist_ok=True)
-    chosen = {} if scheduling is None else {"PACELINE_ENGINE_SCHEDULING": scheduling}
+    chosen = dict(engine_settings or {})
     engine = Program(
         name="engine",
         argv=python_module("paceline_engine"),

@@ -21,7 +21,7 @@ from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.runner.graph_use import GraphUse
-from paceline_engine.scheduling import Scheduling, make_scheduler
+from paceline_engine.scheduling import Gathering, Scheduling, make_scheduler
 from paceline_wire import (
     AdaptersState,
     EngineLoad,
@@ -41,6 +41,8 @@ class EngineOptions:
     """How an engine schedules and runs its steps, and the optional parts it does so with."""
 
     scheduling: Scheduling = "continuous"
+    gathering: Gathering | None = None
+    """Of dynamic batches."""
     prefix_caching: bool = True
     overlap: bool = False
     """Schedule and launch a step while the one before runs."""
@@ -83,6 +85,7 @@ class Engine:
             prefix_caching=options.prefix_caching,
             swapper=options.swapper,
             speculation=speculation,
+            gathering=options.gathering,
         )
         self.requests = self.scheduler.requests
         self.pacer = pacer

@@ -41,6 +41,7 @@ from paceline_engine.loading.peer_sums import (
     WidestSum,
     share_memory,
 )
+from paceline_engine.loading.row_trial import with_row_products
 from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model.group import Group
 from paceline_engine.model.sharding import shard_of
@@ -210,6 +211,9 @@ def load_checkpoint(
             # Its head may lose precision, because the model verifies every draft token.
             quantizes_head=settings.draft_quantization is not None,
         )
+    decoder = with_row_products(settings, decoder, device, group)
+    if draft_decoder is not None:
+        draft_decoder = with_row_products(settings, draft_decoder, device, group)
     # Before memory is measured: what is free then has the ranks' buffers no more.
     share_memory(
         group,

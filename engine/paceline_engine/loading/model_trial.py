@@ -88,14 +88,16 @@ class RunnerParts:
         return Runners(model, kv, draft, draft_kv)
 
     def prefills(self, capacity: Capacity) -> tuple[PrefillChoice | None, ...]:
-        """Choose once, for a trial and for serving: on a GPU it may be timed."""
+        """Choose once, for a trial, for serving and for all ranks: on a GPU it may be timed."""
         one_block = replace(capacity, num_blocks=1)
-        return tuple(
-            None
-            if each is None
-            else self.assembly.prefill(each.config, self.assembly.kv(each, one_block), capacity)
-            for each in (self.decoder, self.draft_decoder)
-        )
+
+        def chosen(decoder: Decoder) -> PrefillChoice:
+            kv = self.assembly.kv(decoder, one_block)
+            prefill = self.assembly.prefill(decoder.config, kv, capacity)
+            return prefill if self.group.size == 1 else prefill.agreed(self.group.least)
+
+        decoders = (self.decoder, self.draft_decoder)
+        return tuple(None if each is None else chosen(each) for each in decoders)
 
     def measured(
         self,

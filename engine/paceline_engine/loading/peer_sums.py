@@ -169,16 +169,11 @@ def share_memory(
     if group.size == 1:
         return
     try:
-        memory = _agreed(group, lambda: _taken(group.size, widest, source))
-        ops = _agreed(group, lambda: source.meet(memory))
+        memory, ops, times = timed_ways(group, widest, source, seconds_of)
     except NoPeerMemoryError as why:
         if widest.device.type == "cuda":
             _tell(group, f"ranks add up by NCCL alone: {why}")
         return
-    times = {
-        rows * widest.row_bytes: _times(group, memory, ops, (rows, widest.hidden), seconds_of)
-        for rows in widest.sizes
-    }
     ways = fastest(times)
     if any(way != "library" for _, way in ways.up_to):
         group.peers = PeerMemory(memory, ops, ways)
@@ -188,6 +183,22 @@ def share_memory(
         for size, of_size in times.items()
     )
     _tell(group, f"ranks add up by {ways.sentence}; microseconds of {measured}")
+
+
+def timed_ways(
+    group: Group, widest: WidestSum, source: PeerSource, seconds_of: SecondsOf
+) -> tuple[Tensor, PeerOps, dict[int, dict[Way, float]]]:
+    """Take the memory, and time each way by the bytes of a message; every rank calls it.
+
+    Raises `NoPeerMemoryError`, in all ranks, where one of them has none.
+    """
+    memory = _agreed(group, lambda: _taken(group.size, widest, source))
+    ops = _agreed(group, lambda: source.meet(memory))
+    times = {
+        rows * widest.row_bytes: _times(group, memory, ops, (rows, widest.hidden), seconds_of)
+        for rows in widest.sizes
+    }
+    return memory, ops, times
 
 
 def _tell(group: Group, sentence: str) -> None:

@@ -6,6 +6,7 @@ Some families norm the addend as well before it joins. Cut at its attentions, a 
 stages that know nothing of sequences: those may be replayed from CUDA graphs.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +53,14 @@ class DecoderStages(Protocol):
         """Go from a layer's attention to the next one's: its qkv, and the residual stream."""
         ...
 
+    def finish(
+        self,
+        attended: Tensor,  # [kept, num_q_heads * head_size]
+        residual: Tensor,  # [kept, hidden]
+    ) -> Tensor:  # [kept, hidden]
+        """Go from the last layer's attention to the normed states that the head reads."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DecoderLayer:
@@ -78,6 +87,8 @@ class Decoder:
     head: Linear
     embedding_scale: float = 1.0
     """Rounded to the model's type."""
+    few_rows: "Callable[[Decoder, int], DecoderStages | None] | None" = None
+    """Gives other stages for steps of so many decodes, where some serve better than its own."""
 
     def hidden(
         self,
@@ -100,8 +111,7 @@ class Decoder:
         x = self._attend(attention, last, x)
         if kept_rows is not None:
             x, residual = x[kept_rows], residual[kept_rows]
-        x, residual = self._finish_layer(last, x, residual)
-        return self.ops.add_rms_norm(x, residual, self.norm, self.config.norm_eps)[0]
+        return stages.finish(x, residual)
 
     def embed(self, token_ids: Tensor) -> Tensor:  # [tokens] -> [tokens, hidden]
         """Look up and scale the embeddings of tokens: where the residual stream begins."""
@@ -128,6 +138,11 @@ class Decoder:
         """See `DecoderStages`; the results are in `out`, each where its op can."""
         x, residual = self._finish_layer(index, attended, residual)
         return self.layers[index + 1].qkv(x, residual, out)
+
+    def finish(self, attended: Tensor, residual: Tensor) -> Tensor:
+        """See `DecoderStages`."""
+        x, residual = self._finish_layer(len(self.layers) - 1, attended, residual)
+        return self.ops.add_rms_norm(x, residual, self.norm, self.config.norm_eps)[0]
 
     def _attend(self, attention: Attention, index: int, qkv: Tensor) -> Tensor:
         layer = self.layers[index]

@@ -118,8 +118,8 @@ def fastest(times: Mapping[int, Mapping[Way, float]]) -> Ways:
     for size in sorted(times):
         of_size = times[size]
         allowed = of_size["library"] * WORTH_IT
-        seconds, way = min((seconds, way) for way, seconds in of_size.items())
-        chosen.append((size, way if seconds <= allowed else "library"))
+        way: Way = min(of_size, key=of_size.__getitem__)
+        chosen.append((size, way if of_size[way] <= allowed else "library"))
     return Ways(tuple(chosen))
 
 

@@ -28,6 +28,7 @@ from paceline_wire import (
     Hello,
     LoadAdapter,
     Loading,
+    ProfileSteps,
     Ready,
     SetLimits,
     Submit,
@@ -59,7 +60,7 @@ class LinkBroken:
     """The thread of the socket has ended with an error: no message can be sent any more."""
 
 
-FromSidecar = Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter
+FromSidecar = Submit | Abort | SetLimits | LoadAdapter | UnloadAdapter | ProfileSteps
 FromLink = FromSidecar | CompiledGrammar | Fetched | PeerLost | LinkBroken | Stop
 """All that the step loop finds in its inbox."""
 Greeting = Loading | Ready | Failed

@@ -30,6 +30,7 @@ from paceline_engine.process.step_watch import STDERR, StepLimits, StepWatch
 from paceline_engine.process.worker import Worker, WorkerSettings
 from paceline_engine.profiling.profile import begin_with_profile
 from paceline_engine.runner.graph_use import GraphUse
+from paceline_engine.scheduling import Gathering
 from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
 from paceline_wire.limits import Capacity, Limits
@@ -209,6 +210,7 @@ def _engine(
         clock=time.monotonic,
         options=EngineOptions(
             scheduling=settings.scheduling,
+            gathering=Gathering(settings.dynamic_max_wait_s, settings.dynamic_buckets),
             prefix_caching=settings.prefix_caching,
             overlap=overlap,
             swapper=model.swapper,

@@ -14,6 +14,7 @@ from paceline_engine.grammar.grammar import CompiledGrammar, GrammarCompiler, Gr
 from paceline_engine.process.collector import QuietCollector
 from paceline_engine.process.fetching import Fetched, Fetching, is_remote
 from paceline_engine.process.ipc import HEARTBEAT_S, FromLink, Link, LinkBroken, PeerLost, Stop
+from paceline_engine.process.step_profile import StepProfiler
 from paceline_wire import (
     Abort,
     AdaptersState,
@@ -21,7 +22,9 @@ from paceline_wire import (
     LimitsState,
     LoadAdapter,
     ModelInfo,
+    Output,
     Outputs,
+    ProfileSteps,
     Ready,
     SetLimits,
     StepProfile,
@@ -63,6 +66,7 @@ class Worker:
         self._engine = engine
         self._compiler = GrammarCompiler(grammars, done=link.inbox.put)
         self._fetching = Fetching(fetch, done=link.inbox.put)
+        self._profiler = StepProfiler(link.send, clock=clock)
         self._link = link
         self._settings = settings
         self._watch = watch
@@ -78,14 +82,25 @@ class Worker:
             while not self._is_done():
                 self._receive()
                 self._hold_lease()
-                with self._watch:
-                    outputs = self._engine.step()
+                outputs = self._step()
                 if outputs:
                     self._link.send(Outputs(at=self._clock(), outputs=outputs))
                 self._report()
         finally:
             self._compiler.close()
             self._collector.close()
+
+    def _step(self) -> list[Output]:
+        if self._profiler.is_recording:
+            return self._profiler.run(self._watched_step, self._num_steps)
+        return self._watched_step()
+
+    def _watched_step(self) -> list[Output]:
+        with self._watch:
+            return self._engine.step()
+
+    def _num_steps(self) -> int:
+        return self._engine.counters.steps
 
     def _is_done(self) -> bool:
         if self._drain_until is None:
@@ -118,17 +133,14 @@ class Worker:
 
     def _handle(self, message: FromLink) -> None:
         match message:
-            case Submit():
-                self._submit(message)
-            case CompiledGrammar():
-                self._take_compiled(message)
-            case Abort():
-                self._compiler.forget(message.ids)
-                self._engine.abort(message.ids)
+            case Submit() | CompiledGrammar() | Abort():
+                self._handle_request(message)
             case SetLimits():
                 self._answer_limits(self._engine.set_limits(message))
             case LoadAdapter() | UnloadAdapter():
                 self._change_adapters(message)
+            case ProfileSteps():
+                self._profiler.start(message)
             case Fetched():
                 self._take_fetched(message)
             case PeerLost():
@@ -140,6 +152,16 @@ class Worker:
                 self._stop()
             case _:
                 assert_never(message)
+
+    def _handle_request(self, message: Submit | CompiledGrammar | Abort) -> None:
+        match message:
+            case Submit():
+                self._submit(message)
+            case CompiledGrammar():
+                self._take_compiled(message)
+            case Abort():
+                self._compiler.forget(message.ids)
+                self._engine.abort(message.ids)
 
     def _submit(self, submit: Submit) -> None:
         if submit.grammar is None:

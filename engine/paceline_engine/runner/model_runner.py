@@ -198,7 +198,12 @@ class ModelRunner:
         def logits_into(step: StepTensors, out: Tensor) -> Tensor | None:
             self._use_adapters(step)
             self._group.share_(step.token_ids)
-            hidden = decoder.hidden(step.token_ids, attention.plan(step))
+            stages = None
+            # Adapters add to each product by itself.
+            if decoder.few_rows is not None and step.adapter_slots is None:
+                stages = decoder.few_rows(decoder, len(out))
+            planned = attention.plan(step)
+            hidden = decoder.hidden(step.token_ids, planned, stages=stages)
             return decoder.logits(hidden, out) if is_first else None
 
         graphs = DecodeGraphs(
@@ -307,7 +312,7 @@ class ModelRunner:
 
     def _hidden(self, inputs: StepInputs, mode: ExecutionMode) -> Tensor:  # [kept, hidden]
         step = self._tables.lay_out(inputs)
-        if inputs.has_tokens_at_rows:
+        if self._group.size > 1 and inputs.has_tokens_at_rows:
             self._group.share_(step.token_ids[: inputs.num_decodes])
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)

@@ -106,6 +106,7 @@ class PiecewiseGraphs:
             token_ids=self._token_ids[:num_tokens],
             attended=self._attended[:num_tokens],
             given=(self._qkv[:num_tokens], self._residual[:num_tokens]),
+            last=self._decoder.finish,
         )
         attention = self._attention.plan(step, into=graphs.attended)
         return self._decoder.hidden(step.token_ids, attention, kept_rows, graphs)
@@ -146,6 +147,7 @@ class _StepGraphs:
     token_ids: Tensor  # [T]
     attended: Tensor  # [T, num_q_heads * head_size]
     given: tuple[Tensor, Tensor]  # qkv [T, qkv_size] and residual stream [T, hidden]
+    last: Callable[[Tensor, Tensor], Tensor]
 
     def first(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         """See `DecoderStages`."""
@@ -164,3 +166,7 @@ class _StepGraphs:
             self.attended.copy_(attended)
         self.replays[index + 1]()
         return self.given
+
+    def finish(self, attended: Tensor, residual: Tensor) -> Tensor:
+        """See `DecoderStages`."""
+        return self.last(attended, residual)

@@ -8,10 +8,10 @@ from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.pacing.pacer import Pacer
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_engine.scheduling.scheduler import ContinuousScheduler, Plan, Scheduler
-from paceline_engine.scheduling.static_batching import DynamicScheduler, StaticScheduler
+from paceline_engine.scheduling.static_batching import DynamicScheduler, Gathering, StaticScheduler
 from paceline_wire.limits import Capacity
 
-__all__ = ["Plan", "Scheduler", "Scheduling", "make_scheduler"]
+__all__ = ["Gathering", "Plan", "Scheduler", "Scheduling", "make_scheduler"]
 
 Scheduling = Literal["continuous", "dynamic", "static"]
 
@@ -25,6 +25,7 @@ def make_scheduler(
     prefix_caching: bool = True,
     swapper: Swapper | None = None,
     speculation: Speculation | None = None,
+    gathering: Gathering | None = None,
 ) -> Scheduler:
     """Make a scheduler by its name. Only the continuous one shares prefixes and speculates."""
     requests = RequestTable(
@@ -37,4 +38,6 @@ def make_scheduler(
     )
     if scheduling == "continuous":
         return ContinuousScheduler(requests, pacer, speculation)
-    return DynamicScheduler(requests) if scheduling == "dynamic" else StaticScheduler(requests)
+    if scheduling == "dynamic":
+        return DynamicScheduler(requests, gathering)
+    return StaticScheduler(requests)

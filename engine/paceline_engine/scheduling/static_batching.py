@@ -7,12 +7,13 @@ batch. The padding is really computed, from tokens whose keys and values are kno
 thrown away.
 
 Static batching takes whoever waits when the batch before has ended. Dynamic batching takes prompts
-of about equal length (the same power of two), once a whole batch waits or the first has waited long
-enough.
+of about equal length (the same power of two, unless it is told to mix them), once a whole batch
+waits or the first has waited long enough. With a wait without end and lengths mixed, it is the
+static batching of textbooks, which waits for exactly N.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from paceline_engine.core.batch import Batch, Next, ScheduledChunk
@@ -21,6 +22,16 @@ from paceline_engine.scheduling.request_table import LANES, RequestTable
 from paceline_engine.scheduling.scheduler import Plan
 from paceline_wire import FinishReason
 from paceline_wire.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """How a dynamic batch is gathered."""
+
+    max_wait_s: float = 0.1
+    """The longest that the first request waits for others."""
+    has_buckets: bool = True
+    """Whether a batch holds prompts of about equal length."""
 
 
 class StaticScheduler:
@@ -120,16 +131,19 @@ class StaticScheduler:
 class DynamicScheduler(StaticScheduler):
     """Takes prompts of about equal length, once a batch is full or the first has waited."""
 
-    batch_timeout_s = 0.1
-    """The longest that the first request waits for others."""
+    def __init__(self, requests: RequestTable, gathering: Gathering | None = None) -> None:
+        super().__init__(requests)
+        self._gathering = gathering or Gathering()
 
     def _gather(self, limits: Limits, now: float) -> list[Request]:
         waiting = self._waiting()
         if not waiting:
             return []
         oldest_at = min(request.arrived_at for request in waiting)
-        if len(waiting) < limits.max_batch_size and now - oldest_at < self.batch_timeout_s:
+        if len(waiting) < limits.max_batch_size and now - oldest_at < self._gathering.max_wait_s:
             return []
+        if not self._gathering.has_buckets:
+            return waiting[: limits.max_batch_size]
         bucket = _bucket(waiting[0])
         alike = [request for request in waiting if _bucket(request) == bucket]
         return alike[: limits.max_batch_size]

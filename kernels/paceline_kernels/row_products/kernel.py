@@ -278,6 +278,7 @@ def _launch(
         tiles=tiles,
         multiprocessors=blocks_of.multiprocessors(x.device),
         input_tiles=triton.cdiv(num_in, tile["inputs"]),
+        most=(num_in // (4 * tile["rows"]) + 1) // 2,
     )
     partial = None
     if parts > 1:
@@ -329,6 +330,9 @@ def class_of(rows: int) -> int:
     return next((most for most in ROW_CLASSES if rows <= most), ROW_CLASSES[-1])
 
 
-def num_parts(*, tiles: int, multiprocessors: int, input_tiles: int) -> int:
-    """Parts of the inputs, from shapes alone: a program for each multiprocessor, and no more."""
-    return max(1, min(multiprocessors // tiles, input_tiles // MIN_PART_TILES, MAX_PARTS))
+def num_parts(*, tiles: int, multiprocessors: int, input_tiles: int, most: int) -> int:
+    """Parts of the inputs, from shapes alone: a program for each multiprocessor, and no more.
+
+    With `most` parts the sums that are left and read again are half as many bytes as the weight.
+    """
+    return max(1, min(multiprocessors // tiles, input_tiles // MIN_PART_TILES, most, MAX_PARTS))

@@ -8,6 +8,7 @@ from prometheus_client.metrics_core import Metric as Family
 
 from paceline_sidecar import __version__
 from paceline_sidecar.adapter_plan import STATES
+from paceline_sidecar.admission.rules import most_requests
 from paceline_sidecar.hot_config import Sla
 from paceline_sidecar.metrics import names
 from paceline_sidecar.metrics.exposition import histograms, values
@@ -115,6 +116,8 @@ def _limits(seen: Snapshot) -> Iterator[Family]:
 def _load(seen: Snapshot) -> Iterator[Family]:
     name, load, state = seen.name, seen.load, seen.limits
     yield values(names.QUEUED, [((name,), seen.queue.requests)])
+    most = most_requests(seen.ledger.config.admission)
+    yield values(names.QUEUE_LIMIT, [((name,), most)])
     yield values(names.QUEUED_TOKENS, [((name,), seen.queue.tokens)])
     yield values(names.IN_FLIGHT, [((name,), seen.in_flight)])
     if load is None or state is None:

@@ -16,6 +16,7 @@ from paceline_sidecar.metrics.sample import by_class, sampled_requests, sampled_
 from paceline_sidecar.openai.error_response import body_of
 from paceline_sidecar.runtime_bodies import (
     ProfileBody,
+    ProfileRequest,
     TelemetryBody,
     info_of,
     request_of,
@@ -32,7 +33,7 @@ from paceline_sidecar.runtime_control import (
 )
 from paceline_sidecar.runtime_patch import LimitsPatch
 from paceline_sidecar.service import Service
-from paceline_wire import EngineLoad
+from paceline_wire import EngineLoad, ProfileSteps, StepTrace
 
 _MAX_PATCH_BYTES = 64 * 1024
 _UNPROCESSABLE = 422
@@ -83,7 +84,22 @@ def runtime_router(
         view = service.backend.view
         return _json(ProfileBody(view.instance, view.profile))
 
+    _add_step_profiles(router, service, token)
     return router
+
+
+def _add_step_profiles(router: APIRouter, service: Service, token: BearerKeys | None) -> None:
+    @router.post("/profile")
+    async def record_steps(request: Request) -> Response:
+        _authorise(request, token)
+        try:
+            body = await read_body(request, max_bytes=_MAX_PATCH_BYTES)
+            wanted = msgspec.json.decode(body, type=ProfileRequest)
+        except (msgspec.DecodeError, RecursionError) as error:
+            refusal = InvalidRequest(str(error), param=_field(str(error)))
+            return _json(body_of(refusal), _UNPROCESSABLE)
+        asked = ProfileSteps(call=0, steps=wanted.steps, within_s=wanted.within_s)
+        return _trace(await service.backend.profile_steps(asked))
 
 
 def telemetry_body(
@@ -135,6 +151,17 @@ def _authorise(request: Request, token: BearerKeys | None) -> None:
     if token is None:
         raise Unauthorized("The runtime API is closed: no token file is set.")
     token.check(request.headers.get("authorization"))
+
+
+def _trace(found: StepTrace) -> Response:
+    """Answer with a trace as a file, or say why there is none."""
+    if found.error is not None:
+        field, colon, _ = found.error.partition(": ")
+        refusal = InvalidRequest(found.error, param=field if colon else None)
+        return _json(body_of(refusal), _CONFLICT if found.is_busy else _UNPROCESSABLE)
+    name = f"{socket.gethostname()}.{found.steps}-steps.json.gz"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return Response(found.chrome_gzip, media_type="application/gzip", headers=headers)
 
 
 def _json(answer: msgspec.Struct, status: int = 200) -> Response:

@@ -1,19 +1,30 @@
-"""The comparison of schedulings: figures that are read honestly, on one page."""
+"""The comparison of ways of batching: figures that are read honestly, on one page."""
 
 import json
 from pathlib import Path
-from typing import get_args
 
 from click.testing import CliRunner
 from rich.console import Console
 
 from paceline_cli.__main__ import main
+from paceline_cli.bench.arms import STATIC_WAIT_S, arms
 from paceline_cli.bench.compare import table
-from paceline_cli.bench.compare_report import Comparison, SchedulingResult, write_report
-from paceline_cli.bench.sweep_points import measure
-from paceline_cli.place import SCHEDULINGS, Scheduling
+from paceline_cli.bench.compare_report import (
+    COMPARE_SCHEMA,
+    ArmResult,
+    Comparison,
+    Series,
+    series_of,
+    write_report,
+)
+from paceline_cli.bench.measures import measure
+from paceline_cli.bench.trial import Trial
+from paceline_cli.traffic.client_health import ClientHealth
 from paceline_cli.traffic.record import ClientRecord
-from paceline_engine.scheduling import Scheduling as EngineScheduling
+from paceline_engine.settings import Settings
+from paceline_tuner.service_spec import SLA
+
+TARGETS = SLA(ttft_p99_ms=500.0, itl_p99_ms=150.0)
 
 
 def a_record(at: float, *, is_ok: bool = True) -> ClientRecord:
@@ -28,58 +39,86 @@ def a_record(at: float, *, is_ok: bool = True) -> ClientRecord:
     )
 
 
-def a_trial(scheduling: Scheduling, padding: int) -> SchedulingResult:
-    is_slow = scheduling == "static"
+def a_trial(arm: str, padding: int, load: float = 1.0) -> tuple[ArmResult, Series]:
+    is_slow = arm == "static"
     records = [a_record(float(n), is_ok=n > 1 or not is_slow) for n in range(20)]
-    return SchedulingResult(scheduling, measure(records, 0.0, 20.0), padding, 300)
+    measures = measure(records, 0.0, 20.0, TARGETS)
+    trial = Trial(measures, ClientHealth(1, 1, 1, 10), tuple(records), 0.0, 20.0, 0)
+    return ArmResult(arm, load, measures, padding, 300), series_of(arm, load, trial)
+
+
+TRIALS = [
+    a_trial(name, padding, load)
+    for name, padding in (("static", 300), ("dynamic, mixed", 100), ("continuous", 0))
+    for load in (0.5, 1.0)
+]
 
 
 def a_comparison() -> Comparison:
     return Comparison(
+        schema=COMPARE_SCHEMA,
         model="builtin://<m>",
         machine="2 cores",
-        rate_rps=1.5,
-        cv=2.5,
-        seconds=20.0,
-        found=(a_trial("continuous", 0), a_trial("dynamic", 100), a_trial("static", 300)),
+        sla=TARGETS,
+        note="",
+        traffic="as usual",
+        seed=1,
+        warmup="none",
+        arms={arm.name: arm.what for arm in arms(0.1)},
+        found=tuple(result for result, _ in TRIALS),
     )
 
 
-def test_the_page_and_the_figures_name_every_scheduling(tmp_path: Path) -> None:
-    """One row each; text from outside is escaped; a lost request is an infinite wait."""
-    page = write_report(a_comparison(), tmp_path)
+def test_the_page_and_the_figures_name_every_way_of_batching(tmp_path: Path) -> None:
+    """One row each and load; text from outside is escaped; a lost request waits for ever."""
+    page = write_report(
+        a_comparison(), [series for _, series in TRIALS], tmp_path, png=tmp_path / "c.png"
+    )
     text = page.read_text()
     figures = json.loads((tmp_path / "compare.json").read_text())
 
-    assert all(f"<td>{name}</td>" in text for name in SCHEDULINGS)
+    assert all(f"<td>{result.arm}</td>" in text for result, _ in TRIALS)
     assert "builtin://&lt;m&gt;" in text
-    assert figures["schedulings"]["static"]["ttft_ms"]["p99"]["ms"] == "inf"
-    assert figures["schedulings"]["continuous"]["missed"] == 0
+    assert text.count("<svg") == 2
+    static = figures["found"][0]["measured"]
+    assert static["ttft"]["quantiles"][2]["ms"]["value"] == "inf"
     assert "no answer" in text
+    assert {path.name for path in tmp_path.glob("*.png")} == {"c.png", "c-time.png"}
 
 
 def test_padding_is_a_share_of_all_that_was_computed() -> None:
     """300 of 600 tokens are half."""
-    shares = [found.padding_share for found in a_comparison().found]
+    shares = [found.padding_share for found in a_comparison().found if found.load == 1.0]
 
-    assert shares == [0.0, 0.25, 0.5]
+    assert shares == [0.5, 0.25, 0.0]
 
 
-def test_the_table_shows_throughput_padding_and_every_percentile() -> None:
+def test_the_table_shows_goodput_throughput_padding_and_latencies() -> None:
     """Never one number."""
-    text = Console(width=120)
+    text = Console(width=160)
     with text.capture() as captured:
         text.print(table(a_comparison()))
 
     shown = captured.get()
-    for name in ("tokens/s", "missed", "padding", "TTFT P50", "TPOT P99", "E2E P99.9"):
+    for name in ("attainment %", "goodput tok/s", "all tok/s", "padding", "TTFT p99", "E2E p99"):
         assert name in shown
     assert "25%" in shown
 
 
-def test_the_schedulings_are_the_engines() -> None:
-    """A name that the engine does not know would keep it from starting."""
-    assert set(SCHEDULINGS) == set(get_args(EngineScheduling)) == set(get_args(Scheduling))
+def test_the_engine_understands_every_way_of_batching() -> None:
+    """A setting that it does not know would keep it from starting."""
+    told = {
+        arm.name: Settings.model_validate({
+            name.removeprefix("PACELINE_ENGINE_").lower(): value
+            for name, value in arm.engine.items()
+        })
+        for arm in arms(0.3)
+    }  # fmt: skip
+
+    assert [each.scheduling for each in told.values()] == 3 * ["dynamic"] + 2 * ["continuous"]
+    assert told["static"].dynamic_max_wait_s == STATIC_WAIT_S
+    assert told["dynamic, mixed"].dynamic_max_wait_s == 0.3
+    assert [each.dynamic_buckets for each in told.values()] == [False, False, True, True, True]
 
 
 def test_a_bad_manifest_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A sweep changes limits live, reads percentiles honestly, and writes one page."""
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,21 +8,25 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.grid import Setting, grid, thinned
-from paceline_cli.bench.sweep import LiveLimits, SweepError, write_sweep_copy
-from paceline_cli.bench.sweep_points import (
-    Point,
-    Sweep,
-    TunedPoint,
-    label,
-    least_count,
-    measure,
-    percentiles,
+from paceline_cli.bench.measures import measure
+from paceline_cli.bench.sweep import (
+    SETTLE_S,
+    LiveLimits,
+    SweepError,
+    planned_time,
+    settled,
+    write_sweep_copy,
 )
+from paceline_cli.bench.sweep_points import SWEEP_SCHEMA, Point, Sweep, TunedPoint, read_sweeps
 from paceline_cli.bench.sweep_report import write_report
+from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.manifest import load
+from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.telemetry import a_limits, a_telemetry
 from paceline_tuner.pods import PodRefusedError
@@ -48,36 +51,81 @@ def a_record(at: float = 0.0, *, gap_s: float = 0.1, outcome: str = "ok") -> Cli
     )
 
 
+TARGETS = SLA(ttft_p99_ms=15_000.0, itl_p99_ms=500.0)
+
+
 def a_sweep() -> Sweep:
     points = []
     for setting in grid(batch_size=32, token_budget=2048, per_axis=3):
         slow = 1 + 10 / setting.place
         records = [a_record(float(i), gap_s=0.1 * slow) for i in range(20)]
-        points.append(Point(setting, measure(records, 0.0, 20.0)))
+        points.append(Point(setting, measure(records, 0.0, 20.0, TARGETS)))
     lost = [a_record(float(i), outcome="timeout") for i in range(20)]
-    points[0] = replace(points[0], measured=measure(lost, 0.0, 20.0))
-    chosen = TunedPoint(12, 192, 480.0, "Tracking", measure([a_record(1.0)], 0.0, 20.0))
+    points[0] = replace(points[0], measured=measure(lost, 0.0, 20.0, TARGETS))
+    chosen = TunedPoint(12, 192, 480.0, "Tracking", measure([a_record(1.0)], 0.0, 20.0, TARGETS))
     return Sweep(
+        schema=SWEEP_SCHEMA,
         name="<quick> & start",
         model="builtin://m",
         machine="2 cores",
-        sla=SLA(ttft_p99_ms=15_000.0, itl_p99_ms=500.0),
+        device="cpu",
+        sla=TARGETS,
         note="",
-        rate_rps=1.0,
-        cv=2.5,
-        seconds=20.0,
+        traffic="as usual",
+        seed=1,
+        warmup="none",
         points=tuple(points),
         chosen=chosen,
     )
 
 
+@given(warmup_s=st.floats(0, 100), requests=st.integers(1, 60))
+@settings(deadline=None, max_examples=20)
+def test_the_tuner_is_measured_on_the_requests_of_every_point(
+    warmup_s: float, requests: int
+) -> None:
+    """However long it settles before: a star on other requests says nothing."""
+    choice = TrafficChoice(rate_rps=2.0, requests=requests, warmup_s=warmup_s)
+    point = chosen_traffic(choice)
+    star = settled(point)
+
+    def measured(chosen: ChosenTraffic) -> list[tuple[float, str, int]]:
+        planned = chosen.requests(help_topics(), 1)[-requests:]
+        return [
+            (round(one.at_s - chosen.stretch.warmup_s, 6), one.prompt, one.max_tokens)
+            for one in planned
+        ]
+
+    assert measured(star) == measured(point)
+    assert len(measured(point)) == requests
+    assert star.stretch.warmup_s == max(warmup_s, SETTLE_S)
+    assert star.stretch.seconds == point.stretch.seconds
+
+
+def test_a_sweep_says_how_long_it_takes() -> None:
+    """Before it begins."""
+    words = planned_time(chosen_traffic(TrafficChoice(rate_rps=2.0, requests=400)), 13)
+
+    assert words.startswith("13 points and the tuner's, 220 s each: about 51 minutes; open loop")
+
+
+def test_the_knee_is_the_smallest_limit_that_is_as_good_as_the_best() -> None:
+    """Beyond it latency is paid for nothing."""
+    sweep = a_sweep()
+    knee = sweep.knee("batch_size")
+
+    assert knee is not None
+    assert knee.setting.batch_size == 8
+    assert replace(sweep, points=()).knee("batch_size") is None
+
+
 def test_each_axis_moves_one_limit_and_a_step_never_has_less_than_a_token_a_row() -> None:
     """The engine would raise the budget to the batch, and the point would not be what it says."""
-    settings = grid(batch_size=128, token_budget=32, per_axis=9)
+    tried = grid(batch_size=128, token_budget=32, per_axis=9)
 
-    assert [s.batch_size for s in settings if s.axis == "batch_size"] == [1, 2, 4, 8, 16, 32, 64]
-    assert [s.token_budget for s in settings if s.axis == "token_budget"][:2] == [64, 128]
-    assert all(s.token_budget >= s.batch_size for s in settings)
+    assert [s.batch_size for s in tried if s.axis == "batch_size"] == [1, 2, 4, 8, 16, 32, 64]
+    assert [s.token_budget for s in tried if s.axis == "token_budget"][:2] == [64, 128]
+    assert all(s.token_budget >= s.batch_size for s in tried)
 
 
 @pytest.mark.parametrize(
@@ -87,28 +135,6 @@ def test_each_axis_moves_one_limit_and_a_step_never_has_less_than_a_token_a_row(
 def test_thinning_keeps_both_ends(count: int, kept: tuple[int, ...]) -> None:
     """The ends are where curves say most."""
     assert thinned((1, 2, 4, 8, 16, 32, 64), count) == kept
-
-
-@pytest.mark.parametrize(("share", "needed"), [(0.5, 2), (0.99, 100), (0.999, 1000)])
-def test_a_rank_beyond_the_values_is_marked_as_their_maximum(share: float, needed: int) -> None:
-    """A P99.9 of 30 requests is a word for their worst."""
-    assert least_count(share) == needed
-
-    few = {p.share: p for p in percentiles([float(i) for i in range(needed - 1)])}[share]
-    enough = {p.share: p for p in percentiles([float(i) for i in range(needed)])}[share]
-
-    assert (few.is_max, enough.is_max) == (True, False)
-    assert label(0.999) == "P99.9"
-
-
-def test_a_request_without_an_end_waits_forever() -> None:
-    """Else a point that loses its slow requests would look fast."""
-    measured = measure([a_record(0.0), a_record(1.0, outcome="timeout")], 0.0, 10.0)
-
-    assert (measured.offered, measured.missed) == (2, 1)
-    assert measured.e2e[1].ms == math.inf
-    assert measured.e2e[0].ms == pytest.approx(600.0)
-    assert measured.tokens_per_s == pytest.approx(0.5)
 
 
 class FakePods:
@@ -205,8 +231,9 @@ def test_the_figures_are_there_for_a_program_too(tmp_path: Path) -> None:
 
     document = json.loads((tmp_path / "sweep.json").read_text())
     first = document["points"][0]
-    assert (first["axis"], first["batch_size"], first["missed"]) == ("batch_size", 1, 20)
-    assert first["e2e_ms"]["p99.9"] == {"ms": "inf", "n": 20, "is_max": True}
+    assert first["setting"] == {"axis": "batch_size", "batch_size": 1, "token_budget": 2048}
+    assert first["measured"]["outcomes"] == {"timeout": 20}
+    assert first["measured"]["e2e"]["quantiles"][3]["ms"]["value"] == "inf"
     assert document["chosen"]["token_budget"] == 192
 
 
@@ -220,7 +247,20 @@ def test_a_sweep_that_lacks_something_is_reported_all_the_same(tmp_path: Path, p
     assert write_report(poor, tmp_path).exists()
 
 
-@pytest.mark.parametrize("option", [("--points", "0"), ("--seconds", "1"), ("--rate", "0")])
+def test_sweeps_of_several_machines_stand_in_one_table(tmp_path: Path) -> None:
+    """Each with its knee and the tuner's choice; what was written is read again."""
+    other = replace(a_sweep(), device="NVIDIA H100 80GB HBM3")
+    write_report(other, tmp_path / "other")
+    (read,) = read_sweeps([tmp_path / "other/sweep.json"])
+
+    page = write_report(a_sweep(), tmp_path, others=[read])
+
+    assert read == other
+    assert "<td>NVIDIA H100 80GB HBM3</td><td>batch 8</td>" in page.read_text()
+    assert "<td>2 cores</td><td>batch 8</td>" in page.read_text()
+
+
+@pytest.mark.parametrize("option", [("--points", "0"), ("--seconds", "0"), ("--rate", "0")])
 def test_an_option_out_of_its_range_is_refused(option: tuple[str, str]) -> None:
     """Before anything starts."""
     result = CliRunner().invoke(main, ("bench", "sweep", "-f", str(QUICKSTART), *option))

@@ -66,9 +66,9 @@ async def test_events_bring_the_content_and_two_may_look(page: LivePage) -> None
         for _ in range(2):
             async with client.stream("GET", f"{address}events") as stream:
                 assert stream.headers["content-type"].startswith("text/event-stream")
-                async for line in stream.aiter_lines():
-                    if line.startswith("data: "):
-                        break
+                lines = stream.aiter_lines()
+                while not (line := await anext(lines)).startswith("data: "):
+                    pass
             shown = msgspec.json.decode(line.removeprefix("data: "))
             assert shown["state"] == {
                 "kind": "loading", "text": "loading the model", "fraction": None,

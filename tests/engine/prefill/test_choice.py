@@ -330,3 +330,27 @@ def test_sdpa_that_fails_while_it_serves_is_replaced_at_once(
     assert [record.getMessage() for record in caplog.records] == [
         "prompts by triton from now on: sdpa raised RuntimeError: an internal error"
     ]
+
+
+def test_ranks_keep_sdpa_where_all_of_them_found_it_faster() -> None:
+    """What one rank gathers, every rank must have memory for."""
+    first = PrefillChoice({64: True, 256: True}, {PromptChunk(64, 512): True})
+    others_numbers = iter([2, 0, 1, 1, 1])  # of the other rank, in the order of its calls
+
+    agreed = first.agreed(lambda number: min(number, next(others_numbers)))
+
+    assert agreed.is_sdpas == {64: False, 256: True}
+    assert agreed.are_laters_sdpas == {PromptChunk(64, 512): True}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_rank_uses_sdpa_where_one_cannot(*, is_first: bool) -> None:
+    """A rank on which it failed has no sizes, and calls as often as one that has."""
+    ranks = [PrefillChoice({64: True}, {PromptChunk(64, 512): True}), PrefillChoice()]
+    own, other = ranks if is_first else ranks[::-1]
+    numbers = iter([len(other.is_sdpas), len(other.are_laters_sdpas)])
+
+    agreed = own.agreed(lambda number: min(number, next(numbers)))
+
+    assert (agreed.is_sdpas, agreed.are_laters_sdpas) == ({}, {})
+    assert next(numbers, None) is None

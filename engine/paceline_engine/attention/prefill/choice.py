@@ -2,9 +2,9 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ from paceline_engine.settings import PrefillSetting
 _BEHIND = 77
 """Tokens before the chunks of ragged steps: neither whole blocks nor whole tiles."""
 _log = logging.getLogger(__name__)
+_Size = TypeVar("_Size", int, PromptChunk)
 
 
 class PrefillChoice:
@@ -70,6 +71,15 @@ class PrefillChoice:
         self._sdpa = sdpa
         self.has_failed = False
         """SDPA has raised while it served."""
+
+    def agreed(self, least: Callable[[int], int]) -> "PrefillChoice":
+        """Keep SDPA where every rank has found it worth its while.
+
+        Ranks take steps together, and what one of them gathers each must have memory for. `least`
+        gives the smallest of all ranks' numbers; each calls it as often.
+        """
+        wholes, laters = _agreed(self.is_sdpas, least), _agreed(self.are_laters_sdpas, least)
+        return PrefillChoice(wholes, laters, sdpa=self._sdpa, ours=self.ours)
 
     def of_step(self, chunks: tuple[PromptChunk, ...]) -> PrefillAttention:
         """Choose by the mean length of the step's chunks, and of what they see."""
@@ -195,6 +205,12 @@ def choose(
     if cache.keys.is_cuda:
         torch.cuda.empty_cache()
     return PrefillChoice(is_sdpas, are_laters_sdpas, sdpa=sdpa, ours=ours)
+
+
+def _agreed(is_sdpas: Mapping[_Size, bool], least: Callable[[int], int]) -> dict[_Size, bool]:
+    if not least(len(is_sdpas)):  # one of them does without: it has no sizes to compare
+        return {}
+    return {size: bool(least(int(is_))) for size, is_ in is_sdpas.items()}
 
 
 def _shown(is_sdpas: Mapping[Any, bool]) -> str:

@@ -62,8 +62,9 @@ class Normed(Generic[Taken]):
         """See `NormedLinear`."""
         product_out, sum_out = (None, None) if out is None else out
         normed, residual = self.norm(x, residual, self.weight, self.eps, sum_out)
-        if isinstance(self.product, PlainLinear) and isinstance(normed, Tensor):
-            return self.product(normed, product_out), residual
+        product = self.product
+        if isinstance(product, PlainLinear) and isinstance(normed, Tensor):
+            return product(normed, product_out), residual
         return self.product(normed), residual
 
 
