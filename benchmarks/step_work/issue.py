@@ -16,9 +16,9 @@ from step_work.assumed import Assumed
 
 _SCHEDULERS = 4
 _SPECIAL_CYCLES = 8
-"""Of a warp's exponentials: a scheduler has four lanes for them."""
+"""How long a warp's exponentials occupy a scheduler, which has four lanes for them."""
 FLOPS_A_CYCLE: Mapping[int, int] = MappingProxyType({8: 2048, 9: 4096, 10: 8192})
-"""Of a multiprocessor, dense in bfloat16, by generation: the data sheets' rates at their clocks."""
+"""Dense bfloat16 FLOPs of a multiprocessor in a cycle, by generation, from the data sheets."""
 OF_SERIAL = Assumed(
     0.80,
     0.97,

@@ -178,7 +178,7 @@ def _adapter_down(given: Arguments, step: Step) -> Moved:
 
 
 def _adapter_up(given: Arguments, step: Step) -> Moved:
-    """What that left times the second factor, added to what the product has left."""
+    """Multiply the result of `_adapter_down` by the second factor, and add it to the product."""
     tokens, adapters = given["tokens"], _num_adapters(given["up_ptr"], step)
     read = _bytes(given, "y_ptr", "low_ptr", "adapters_ptr")
     read += adapters * bytes_of(given["up_ptr"][0])

@@ -26,7 +26,7 @@ _WIDE_HEADS = 128
 _HOPPER = 9
 _OWN_PRODUCTS = {"quantized_linear", "int4_linear", "expert_product"}
 _FLASH = {"aten._scaled_dot_product_flash_attention"}
-"""Of torch's own: FlashAttention 2."""
+"""Attention that torch brings: FlashAttention 2."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def test_weights_of_a_byte_are_half_the_bytes(quantization: str) -> None:
     biases = 2 * LAYERS * QKV
     assert num_bytes == WEIGHTS + scales + rows + biases
     assert flops == 2 * ROWS * WEIGHTS
-    assert 0 < work.surplus < 0.11  # what 2 bytes a weight move beyond theirs is 7.9 %
+    assert 0 < work.surplus < 0.14  # what 2 bytes a weight move beyond theirs is 10 %
     assert work.flops == work_of(plain(), DECODE).flops
 
 

@@ -111,7 +111,13 @@ class _Tape(TorchDispatchMode):
 
 def _has_memory(tensor: Tensor) -> bool:
     """Tell whether a tensor is more than sizes: other tests may have left some that are not."""
-    return tensor.layout is torch.strided and not isinstance(tensor, FakeTensor)
+    if tensor.layout is not torch.strided or isinstance(tensor, FakeTensor):
+        return False
+    try:
+        _memory_of(tensor)
+    except RuntimeError:  # it wraps another: a test of the asynchronous device left it
+        return False
+    return True
 
 
 def _memory_of(tensor: Tensor) -> int:

@@ -64,7 +64,7 @@ def latency_cells(latency: Latency) -> list[str]:
 
 
 def headline_rows(measures: Measures) -> list[tuple[str, str]]:
-    """What is said first: whether it held, how much was good, how much there was."""
+    """Return the first rows of a report: attainment, goodput, and how much was offered."""
     ended = ", ".join(f"{count} {name}" for name, count in sorted(measures.outcomes.items()))
     rows = [("offered", f"{measures.offered} requests: {ended or 'none'}")]
     if measures.cancelled:

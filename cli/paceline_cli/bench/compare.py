@@ -51,13 +51,13 @@ class CompareOptions:
     loads: tuple[float, ...] = (0.5, 1.0, 1.5)
     """Multiples of the rate."""
     max_wait_s: float = 0.1
-    """Of dynamic batches."""
+    """How long a dynamic batch waits for requests, at most, in seconds."""
     png: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitted:
-    """What the machine can keep and take."""
+    """The targets that this machine can keep, and the load that it can take."""
 
     model: str
     sla: SLA

@@ -21,7 +21,7 @@ _LOOKS: Final = (
     ("#56B4E9", "-"),
     ("#0072B2", "-"),
 )
-"""By arm: colours that every eye tells apart (Okabe and Ito), and lines for print."""
+"""The colour and line of each arm: every eye tells the colours apart (Okabe and Ito)."""
 
 
 def goodput_over_load(comparison: Comparison) -> Figure:

@@ -42,7 +42,7 @@ class EngineOptions:
 
     scheduling: Scheduling = "continuous"
     gathering: Gathering | None = None
-    """Of dynamic batches."""
+    """How dynamic batches are gathered; None leaves it at the default."""
     prefix_caching: bool = True
     overlap: bool = False
     """Schedule and launch a step while the one before runs."""
