@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -38,6 +39,8 @@ class Tab:
         self._ids = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._session = ""
+        self._parsed: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+        """Whether a document was read to its end, by its loader."""
         self.complaints: list[str] = []
         """Errors and warnings of the console, exceptions, what the browser refused."""
 
@@ -71,10 +74,12 @@ class Tab:
         self._session = attached["sessionId"]
         for domain in ("Runtime", "Log", "Page", "Network"):
             await self.send(f"{domain}.enable")
+        await self.send("Page.setLifecycleEventsEnabled", enabled=True)
 
     async def go(self, url: str) -> None:
-        """Navigate."""
-        await self.send("Page.navigate", url=url)
+        """Navigate, and wait until the page has its body."""
+        loader = (await self.send("Page.navigate", url=url))["loaderId"]
+        await asyncio.wait_for(self._parsed[loader].wait(), _DEADLINE_S)
 
     async def value(self, expression: str) -> Any:
         """Evaluate JavaScript in the page, awaiting a promise."""
@@ -108,7 +113,9 @@ class Tab:
         return base64.b64decode(picture["data"])
 
     def _note(self, method: str, said: dict[str, Any]) -> None:
-        if method == "Runtime.exceptionThrown":
+        if method == "Page.lifecycleEvent" and said["name"] == "DOMContentLoaded":
+            self._parsed[said["loaderId"]].set()
+        elif method == "Runtime.exceptionThrown":
             self.complaints.append(json.dumps(said["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and said["type"] in {"error", "warning"}:
             self.complaints.append(json.dumps(said["args"]))
