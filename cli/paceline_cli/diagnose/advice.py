@@ -159,11 +159,12 @@ def _batch_is_cheap(view: PodView, time: EngineTime, _: tuple[Span, ...]) -> Ite
         for factor in (1, 2)
     )
     if two <= _CHEAP_RATIO * one:
+        # Each bin is corrected by itself, so more tokens may be predicted to take less.
+        growth = f"{two / one - 1:+.0%} a step" if two > one else "no longer"
         yield Advice(
             "fewer replicas, more load on each",
             f"{time.parts.fixed / time.busy_ms:.0%} of the engine's time is the fixed cost of"
-            f" steps with {rows:.1f} sequences: twice as many would take {two / one - 1:+.0%} a"
-            " step",
+            f" steps with {rows:.1f} sequences: twice as many would take {growth}",
         )
 
 

@@ -205,6 +205,19 @@ def test_a_floor_above_the_target_is_not_answered_with_replicas() -> None:
     assert "neither limits nor replicas reach it" in levers(found)
 
 
+@pytest.mark.parametrize(
+    ("next_bin", "told"),
+    [(1.3, "twice as many would take +42% a step"), (0.9, "twice as many would take no longer")],
+    ids=["longer", "shorter"],
+)
+def test_twice_the_sequences_never_shorten_a_step(next_bin: float, told: str) -> None:
+    """The model corrects each bin by itself, and may predict less for a bin of more tokens."""
+    theta = (40.0, 0.5, 0.0, 0.0, 0.0)
+    fit = a_fit(theta=theta, bin_tokens=8, correction=(1.0, next_bin, next_bin))
+
+    assert told in levers(diagnosis(model=fit))
+
+
 def test_without_a_trusted_model_no_capacity_is_claimed() -> None:
     """And the reader is told why."""
     found = diagnosis(model=a_fit(valid=False, reason="holdout error 22 %"))
