@@ -4,6 +4,7 @@
     ├── BadSettings         a setting is out of its bounds, or contradicts another
     ├── ModelNotFound       nothing lies where the URI points
     ├── DownloadFailed      the hub did not answer, or refused
+    ├── CacheFull           there is no room for what is downloaded
     ├── RevisionNotFound    the model is there, the revision is not
     ├── CorruptModel        a file is not what its name or its header says
     ├── UnsupportedModel    an architecture or a tensor type that the engine does not have
@@ -47,6 +48,10 @@ class ModelNotFound(_NamedError):
 
 class DownloadFailed(_NamedError):
     """The hub did not answer, or refused."""
+
+
+class CacheFull(_NamedError):
+    """There is no room for what is downloaded."""
 
 
 class RevisionNotFound(_NamedError):

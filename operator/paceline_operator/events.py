@@ -33,7 +33,7 @@ def news(service: InferenceService, status: Status) -> Iterator[Manifest]:
     causes = {(each.status, each.reason) for each in transitions if each.type != _SUMMARY}
     for condition in transitions:
         is_said = condition.type == _SUMMARY and (condition.status, condition.reason) in causes
-        if not (is_said and _is_trouble(condition)):  # its cause says it, in the same words
+        if not (is_said and is_trouble(condition)):  # its cause says it, in the same words
             yield _condition_event(service, condition)
     if (experiment := verdict(before, status)) is not None:
         yield verdict_event(service, experiment)
@@ -51,7 +51,7 @@ def _transitions(
     for condition in after:
         old = known.get(condition.type)
         is_same = old and (old.status, old.reason) == (condition.status, condition.reason)
-        if not is_same and _is_worth_telling(old, condition):
+        if not is_same and is_worth_telling(old, condition):
             yield condition
 
 
@@ -95,7 +95,7 @@ def _condition_event(service: InferenceService, condition: ConditionEntry) -> Ma
         identity=f"{what}/{when}",
         action=condition.type,
         reason=condition.reason,
-        is_trouble=_is_trouble(condition),
+        is_trouble=is_trouble(condition),
         note=f"{condition.type} {_SENTENCES[condition.status]}: {condition.message}",
     )
 
@@ -197,13 +197,14 @@ def _event(
     }
 
 
-def _is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
+def is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
     """Tell of transitions and of trouble at the start; not that nothing is known yet."""
     if after.type == "Reconciling":
         return False  # the other half of Ready
-    return _is_trouble(after) if before is None else True
+    return is_trouble(after) if before is None else True
 
 
-def _is_trouble(condition: ConditionEntry) -> bool:
+def is_trouble(condition: ConditionEntry) -> bool:
+    """Tell whether a condition is worth a warning."""
     bad = "True" if condition.type in _ABNORMAL_WHEN_TRUE else "False"
     return condition.status == bad and condition.reason not in _EXPECTED

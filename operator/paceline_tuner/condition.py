@@ -13,7 +13,7 @@ class Condition:
     type: str
     status: Truth
     reason: str
-    """One of the reasons that docs/crd.md lists for the type."""
+    """One of the reasons that docs/conditions.md lists for the type."""
     message: str
 
 

@@ -1,5 +1,7 @@
 """`hf://` with the real client against a hub on loopback."""
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
-from paceline_engine.errors import DownloadFailed, ModelNotFound, RevisionNotFound
+from paceline_engine.errors import CacheFull, DownloadFailed, ModelNotFound, RevisionNotFound
 from paceline_testing.fake_hub import COMMIT, TOKEN, fake_hub
 from paceline_testing.tiny_model import make_tiny_model
 
@@ -102,3 +104,18 @@ def test_a_gated_repository_says_what_to_do(hub: str, tmp_path: Path) -> None:
     """The hub answers 403 to who shows no token."""
     with pytest.raises(DownloadFailed, match="accept its terms on the hub and give the pod an HF_"):
         locate("hf://org/tiny", None, _places(tmp_path, hub, token=None))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=["disk", "quota"])
+def test_a_full_cache_is_no_failed_download(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Trying again does not help: a person must enlarge the volume."""
+
+    def fill(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fill)
+
+    with pytest.raises(CacheFull, match=f"no room in {tmp_path}"):
+        Hub(tmp_path).download("org/tiny", COMMIT)

@@ -150,6 +150,7 @@ def test_a_running_engine_that_is_not_ready_loads(uri: str, reason: str) -> None
         ("UnsupportedDevice", True),
         ("RevisionNotFound", True),
         ("BadSettings", True),
+        ("CacheFull", True),
         ("DownloadFailed", False),
     ],
 )

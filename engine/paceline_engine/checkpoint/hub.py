@@ -1,5 +1,6 @@
 """Downloads from the Hugging Face hub, each failure with its reason."""
 
+import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -7,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from paceline_engine.errors import DownloadFailed, ModelNotFound, RevisionNotFound
+from paceline_engine.errors import CacheFull, DownloadFailed, ModelNotFound, RevisionNotFound
 
 _BYTES: Final = "huggingface_hub.snapshot_download"
 """How the hub's client names the bar that counts the bytes on disk."""
@@ -66,6 +67,8 @@ class Hub:
         except LocalEntryNotFoundError as error:
             raise DownloadFailed(f"{at}: the hub cannot be reached: {error}") from error
         except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+            if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                raise CacheFull(f"{at}: no room in {self.cache_dir}: {error}") from error
             raise DownloadFailed(f"{at}: the download failed: {error}") from error
         return Path(folder), Path(folder).name
 
