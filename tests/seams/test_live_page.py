@@ -8,11 +8,10 @@ import pytest
 from paceline_cli.sla_targets import all_targets
 from paceline_sidecar.hot_config import HotConfig, PromptClass, Sla
 from paceline_sidecar.live.measured import WINDOW_S, measure
-from paceline_sidecar.metrics.finished_request import FinishedRequest
-from paceline_sidecar.metrics.ledger import Ledger
+from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
+from paceline_sidecar.metrics.ledger import LANES, Ledger
 from paceline_sidecar.runtime_bodies import request_of, sketch_of
 from paceline_testing.telemetry import a_limits, a_telemetry
-from paceline_tuner import service_spec as read
 from paceline_tuner.attainment import observe
 from paceline_tuner.lanes import judged
 from paceline_tuner.service_spec import SLA, TuningSpec
@@ -20,6 +19,7 @@ from paceline_tuner.telemetry import decode_telemetry
 from paceline_tuner.window import Window
 
 NOW = 1000.0
+OUTCOMES: tuple[Outcome, ...] = ("ok", "ok", "ok", "cancelled", "shed")
 CLASSES = (PromptClass(2000, 500.0), PromptClass(None, 5000.0))
 
 
@@ -29,7 +29,7 @@ def a_ledger(config: HotConfig) -> Ledger:
     ledger.follow(config)
     for n in range(600):
         at = NOW - 120 + n / 5
-        lane = chance.choice(("interactive", "batch"))
+        lane = chance.choice(LANES)
         for _ in range(9):
             ledger.gap(lane, chance.choice((0.0, chance.uniform(1, 300))), at)
         ledger.ended(
@@ -37,7 +37,7 @@ def a_ledger(config: HotConfig) -> Ledger:
                 lane,
                 at - 3.0,
                 at,
-                chance.choice(("ok", "ok", "ok", "cancelled", "shed")),
+                chance.choice(OUTCOMES),
                 ttft_ms=chance.choice((None, chance.uniform(10, 900))),
                 tpot_ms=chance.uniform(1, 90),
                 prompt_tokens=chance.randint(1, 4000),
@@ -69,16 +69,17 @@ def test_both_measure_the_same(config: HotConfig) -> None:
     evidence = window.evidence(WINDOW_S)
     assert evidence is not None
     sla = _read(config.sla)
-    spec = TuningSpec(sla=sla, batch_sla=config.batch_sla and _read(config.batch_sla))
+    assert sla is not None
+    spec = TuningSpec(sla=sla, batch_sla=_read(config.batch_sla))
     theirs, _ = observe(sla, judged(spec, evidence))
 
     ours = measure(ledger, config, NOW)
 
-    assert [(row.name, row.target_ms, row.seen_ms) for row in ours.rows] == [
-        (name, target, pytest.approx(value)) for name, target, value in all_targets(sla, theirs)
-    ]
+    for row, (name, target, value) in zip(ours.rows, all_targets(sla, theirs), strict=True):
+        assert (row.name, row.target_ms) == (name, target)
+        assert row.seen_ms == pytest.approx(value)
     assert ours.samples > 100
 
 
-def _read(sla: Sla) -> SLA:
-    return msgspec.convert(msgspec.to_builtins(sla), read.SLA)
+def _read(sla: Sla | None) -> SLA | None:
+    return msgspec.convert(msgspec.to_builtins(sla), SLA | None)
