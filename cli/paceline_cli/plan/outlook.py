@@ -75,7 +75,7 @@ class ServicePlan:
     factor: float
     """Step times are believed within times or over this."""
     obstacle: Obstacle | str
-    """A reason of docs/conditions.md that no number of replicas removes; empty where there is none."""
+    """A reason of docs/conditions.md that more replicas do not remove, or empty."""
     message: str
     outlook: Outlook | None
     """None where the model does not fit."""
