@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from paceline_cli.demo.scenario import JUDGED_S, SETTLE_S
-from paceline_cli.live_page.content import Content
+from paceline_page.content import Content
 from paceline_testing.chromium import opened_tab
 
 _WIDTH = 1300

@@ -24,6 +24,7 @@ RUN useradd --uid 65532 --no-create-home --home-dir /tmp --shell /usr/sbin/nolog
 COPY LICENSE /opt/paceline/
 WORKDIR /opt/paceline/lib/python3.11/site-packages
 COPY engine/paceline_wire paceline_wire
+COPY sidecar/paceline_page paceline_page
 COPY sidecar/paceline_sidecar paceline_sidecar
 RUN chmod -R u=rwX,go=rX paceline_* \
     && /opt/paceline/bin/python -m compileall -q --invalidation-mode unchecked-hash paceline_*

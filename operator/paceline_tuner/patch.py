@@ -12,6 +12,7 @@ from paceline_tuner.warm_start_entry import WarmStartEntry
 
 _BIN_TOKENS = 128  # where coefficients name no bins
 
+_MAX_REASON = 1000  # characters; the sidecar refuses more
 LEASE_S = 60.0
 _SPARE_S = 35.0
 
@@ -24,6 +25,8 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
         if limits.requested.pace_tpot_ms is not UNSET:
             # An engine that does not know the field refuses the change that names it.
             body["pace_tpot_ms"] = decision.chosen.pace_tpot_ms
+        if limits.reason is not UNSET:
+            body["reason"] = decision.reason[:_MAX_REASON]
     if decision.applied and decision.start is not None:
         body["coefficients"] = _coefficients(decision.start.coefficients)
     if (limits.config_hash or "") != spec.config_hash or _lacks_classes(spec, limits):

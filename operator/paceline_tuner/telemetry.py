@@ -90,6 +90,8 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     sla: SlaValues = SlaValues()
     """What the pod itself holds requests against."""
     batch_sla: SlaValues | None = None
+    reason: str | UnsetType = UNSET
+    """Unset by a sidecar that refuses to be told why."""
     admission: AdmissionValues = AdmissionValues()
 
 

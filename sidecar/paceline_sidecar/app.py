@@ -16,6 +16,7 @@ from paceline_sidecar.batches.store import BatchStore, persistent_secret
 from paceline_sidecar.errors import SidecarError
 from paceline_sidecar.every_answer import EveryAnswer
 from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.live.pod import LivePod
 from paceline_sidecar.metrics.collector import Exposition
 from paceline_sidecar.openai.error_response import (
     ErrorBody,
@@ -27,6 +28,7 @@ from paceline_sidecar.routes.batches import batches_router, line_answerer
 from paceline_sidecar.routes.completions import completions_router
 from paceline_sidecar.routes.documents import documents_router
 from paceline_sidecar.routes.endpoint import Endpoint
+from paceline_sidecar.routes.live import live_router
 from paceline_sidecar.routes.lora_adapters import adapters_router
 from paceline_sidecar.routes.messages import messages_router
 from paceline_sidecar.routes.models import models_router
@@ -91,12 +93,15 @@ def _batches(endpoint: Endpoint, settings: SidecarSettings, folder: Path) -> API
 def create_admin_app(
     service: Service, control: RuntimeControl, settings: SidecarSettings
 ) -> FastAPI:
-    """Wire the runtime API, health and metrics."""
+    """Wire the runtime API, the live page, health and metrics."""
     path = settings.runtime_token_file
     token = None if path is None else BearerKeys(path)
     app = _app(service, settings, by_key=settings.api_keys_file is not None)
     app.include_router(runtime_router(service, control, token))
     app.include_router(adapters_router(service, token))
+    live = LivePod(service, control.log)
+    service.chores.append(live.remember)
+    app.include_router(live_router(service, live, token))
     return app
 
 

@@ -59,6 +59,13 @@ class BearerKeys:
         return principal
 
 
+def authorise(token: BearerKeys | None, authorization: str | None) -> None:
+    """Let the runtime API's own callers in; raises `Unauthorized`."""
+    if token is None:
+        raise Unauthorized("The runtime API is closed: no token file is set.")
+    token.check(authorization)
+
+
 def _principals(text: str, *, secret: bytes) -> dict[bytes, Principal]:
     found: dict[bytes, Principal] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -46,9 +46,13 @@ class LimitsBody(msgspec.Struct, frozen=True):
     instance: str
     batch_sla: Sla | None = None
     """The batch lane's own targets; null where it is judged by `sla`."""
+    reason: str = ""
+    """Why these limits, as it was said with them."""
 
 
-def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: float) -> LimitsBody:
+def limits_body(
+    state: LimitsState, config: HotConfig, *, instance: str, now: float, reason: str
+) -> LimitsBody:
     """Describe what holds now."""
     expires_at = state.lease_expires_at
     return LimitsBody(
@@ -67,6 +71,7 @@ def limits_body(state: LimitsState, config: HotConfig, *, instance: str, now: fl
         config_hash=config.config_hash,
         instance=instance,
         batch_sla=config.batch_sla,
+        reason=reason,
     )
 
 

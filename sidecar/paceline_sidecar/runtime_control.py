@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UnsetType
 
 from paceline_sidecar.errors import Unavailable
+from paceline_sidecar.live.limit_log import LimitLog
 from paceline_sidecar.runtime_bodies import LimitsBody, limits_body
 from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
@@ -43,12 +44,18 @@ class RuntimeControl:
         self._config_file = config_file
         self._one_at_a_time = asyncio.Lock()
         self._patched = False
+        self.log = LimitLog()
+        """Hears of every change, with the reasons that come with changes from here."""
 
     def state(self) -> LimitsBody:
         """Return what holds now; raises `Unavailable`."""
         held = self._held()
         return limits_body(
-            held.state, self._service.config, instance=held.instance, now=self._service.clock()
+            held.state,
+            self._service.config,
+            instance=held.instance,
+            now=self._service.clock(),
+            reason=self.log.reason(held.state.epoch),
         )
 
     async def patch(self, patch: LimitsPatch) -> LimitsBody:
@@ -66,6 +73,8 @@ class RuntimeControl:
                 # Equal epochs renew: the caller says the same thing again.
                 await self._set(SetLimits(call=0, epoch=held, lease_s=patch.lease_s))
             else:
+                if not isinstance(patch.reason, UnsetType):
+                    self.log.expect(patch.epoch, patch.reason)
                 await self._apply(patch, patch.epoch)
                 self._patched = True
             return self.state()

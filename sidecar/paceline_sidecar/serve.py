@@ -105,6 +105,7 @@ async def _serve(
     control = RuntimeControl(service, settings.runtime_config_file)
     service.configure = control.configure
     engine.listen(service)
+    engine.listen(control.log)
     engine.listen(service.adapters)
     public_app = create_public_app(service, settings, batch_dir=batch_dir)
     admin_app = create_admin_app(service, control, settings)

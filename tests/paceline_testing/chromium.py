@@ -78,7 +78,9 @@ class Tab:
 
     async def go(self, url: str) -> None:
         """Navigate, and wait until the page has its body."""
-        loader = (await self.send("Page.navigate", url=url))["loaderId"]
+        loader = (await self.send("Page.navigate", url=url)).get("loaderId")
+        if loader is None:
+            return  # only the fragment has changed
         await asyncio.wait_for(self._parsed[loader].wait(), _DEADLINE_S)
 
     async def value(self, expression: str) -> Any:

@@ -22,14 +22,14 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
     """Unknown fields are refused: one wrong name would refuse the whole change."""
     held = read.LimitValues(8, 512, pace_tpot_ms=None)
     capacity = read.CapacityValues(64, 2048, 4096, 16, 4096)
-    limits = read.LimitsAnswer(held, held, held, capacity, epoch=3)
+    limits = read.LimitsAnswer(held, held, held, capacity, epoch=3, reason="")
     decision = Decision(
         at=0.0,
         pod="pod",
         phase="Tracking",
         verdict="Meeting",
         binding="SLA:tpot",
-        reason="",
+        reason="TPOT binds" * 200,
         current=TunedLimits.of(held),
         wanted=None,
         chosen=TunedLimits(16, 1024, 52.0, 50.0),
@@ -41,3 +41,5 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
     patch = msgspec.json.decode(msgspec.json.encode(body), type=told.LimitsPatch)
 
     assert (patch.step_target_ms, patch.pace_tpot_ms, patch.epoch) == (52.0, 50.0, 4)
+    assert isinstance(patch.reason, str)
+    assert patch.reason.startswith("TPOT binds")

@@ -269,6 +269,18 @@ def test_a_sidecar_is_sent_no_field_of_admission_that_it_would_refuse(is_newer: 
     assert ("keys" in admission) == ("max_items_per_request" in admission) == is_newer
 
 
+@pytest.mark.parametrize("is_newer", [False, True], ids=["0.2", "newer"])
+def test_a_sidecar_is_told_why_where_it_would_not_refuse_it(is_newer: bool) -> None:
+    """It shows the reason on its live page."""
+    known = {"reason": ""} if is_newer else {}
+    evidence = an_evidence(limits=a_limits(requested=LimitValues(64, 2048), **known))
+    decision = decide(SPEC, "pod", evidence, PodState(), 0.0)
+
+    body = patch_body(SPEC, evidence.limits, decision)
+
+    assert body.get("reason") == (decision.reason if is_newer else None)
+
+
 def test_without_a_difference_only_the_lease_is_renewed() -> None:
     """An equal epoch changes nothing."""
     evidence = an_evidence()

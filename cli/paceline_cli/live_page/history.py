@@ -1,9 +1,9 @@
 """How a service did lately: one point of each tick of the tuner, and the changes of limits."""
 
 from collections import deque
-from dataclasses import dataclass
 
 from paceline_cli.sla_targets import all_targets
+from paceline_page.content import Point
 from paceline_tuner.service_report import LimitsChange, ServiceReport
 from paceline_tuner.service_spec import TuningSpec
 
@@ -12,21 +12,7 @@ _KEPT_POINTS = 180
 _KEPT_CHANGES = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """What one tick measured of the one pod of a local service."""
-
-    at: float
-    """Unix seconds."""
-    latencies: dict[str, float | None]
-    """By name; milliseconds at the quantile that the objective asks for."""
-    batch_size: int | None
-    token_budget: int | None
-    running: int
-    waiting: int
-
-
-class History:
+class Past:
     """Keeps the newest points and changes, so that a page that opens late has its charts."""
 
     def __init__(self) -> None:

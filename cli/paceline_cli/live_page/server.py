@@ -5,23 +5,20 @@ refused, so that no other site reads the page through a name that leads to loopb
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import logging
-import re
 from collections.abc import AsyncIterator, Callable
-from importlib import resources
 from typing import Final
 
 import msgspec
 
 from paceline_cli.live_page.content import content
-from paceline_cli.live_page.history import History
+from paceline_cli.live_page.history import Past
 from paceline_cli.live_page.reading import PodReader, Reading
 from paceline_cli.pod_client import HttpxPodClient
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import LiveView
+from paceline_page.document import document
 from paceline_tuner.pods import PodClient
 
 _HOST: Final = "127.0.0.1"
@@ -49,7 +46,7 @@ class LivePage:
         self._live = live
         self._view = view or live.view
         self._every_s = every_s
-        self._history = History()
+        self._history = Past()
         self._reader = PodReader(pods, lambda: next(iter(live.target.pods), None))
         self._num_viewers = 0
         self._is_looked_at = asyncio.Event()
@@ -58,7 +55,6 @@ class LivePage:
         self._newest = b""
         self._connections: set[asyncio.Task[None]] = set()
         self._own_hosts: set[str] = set()
-        self._page, self._policy = _page()
         live.on_report.append(lambda report: self._history.add(self._view().spec, report))
 
     def content(self, reading: Reading | None) -> bytes:
@@ -124,7 +120,7 @@ class LivePage:
         elif method != "GET":
             await self._send(writer, "405 Method Not Allowed", b"Only GET.", "Allow: GET")
         elif path == "/":
-            await self._send(writer, "200 OK", self._page, kind="text/html")
+            await self._send(writer, "200 OK", document().html, kind="text/html")
         elif path == "/events":
             await self._stream(reader, writer)
         else:
@@ -146,7 +142,7 @@ class LivePage:
         lines = (
             f"HTTP/1.1 {status}",
             f"Content-Type: {kind}; charset=utf-8",
-            f"Content-Security-Policy: {self._policy}",
+            f"Content-Security-Policy: {document().policy}",
             "Cross-Origin-Resource-Policy: same-origin",
             "X-Content-Type-Options: nosniff",
             "Referrer-Policy: no-referrer",
@@ -185,26 +181,3 @@ async def page_of(
     async with HttpxPodClient() as pods, LivePage(live, pods, view).served() as address:
         live.page_url = address
         yield address
-
-
-def _page() -> tuple[bytes, str]:
-    """Return the page, and the policy that lets nothing but its own script and style run."""
-    page = (
-        resources.files("paceline_cli.live_page").joinpath("page.html").read_text(encoding="utf-8")
-    )
-    script, style = (
-        " ".join(
-            f"'sha256-{_digest(text)}'"
-            for text in re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        )
-        for tag in ("script", "style")
-    )
-    policy = (
-        f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self';"
-        " img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
-    return page.encode(), policy
-
-
-def _digest(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,6 +1,7 @@
 """Step and request records, numbered as they come; the oldest are overwritten."""
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,6 +38,10 @@ class Ring(Generic[Record]):
     def add(self, record: Record) -> None:
         """Number the record and keep it."""
         self._records.append(Numbered(self._sequence.take(), record))
+
+    def newest(self) -> Iterator[Record]:
+        """Yield every record that is kept, newest first."""
+        return (numbered.record for numbered in reversed(self._records))
 
     def since(self, seq: int) -> list[Numbered[Record]]:
         """Return every record with a number above `seq`, oldest first."""

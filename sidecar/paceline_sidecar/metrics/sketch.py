@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paceline_wire.limits import Lane
@@ -46,3 +47,21 @@ class GapSketch:
     def slices(self, ended_after: float = -math.inf) -> list[GapSlice]:
         """Return the slices that end after this, oldest first."""
         return [part for part in self._slices if part.start_at + _SLICE_S > ended_after]
+
+
+def quantile_ms(slices: Iterable[GapSlice], share: float) -> float | None:
+    """Find the gap that a share of all does not exceed, to within a bin; None without any."""
+    bins: Counter[int] = Counter()
+    zero = 0
+    for part in slices:
+        bins.update(part.bins)
+        zero += part.zero
+    left = math.ceil(share * (zero + bins.total())) - zero
+    if left <= 0:
+        return 0.0 if zero else None
+    for index in sorted(bins):
+        left -= bins[index]
+        if left <= 0:
+            break
+    # The middle of the bin, as far from its ends in proportion.
+    return 2 * math.exp(index * _GAMMA_LOG) / (1 + math.exp(_GAMMA_LOG))

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from paceline_sidecar.connection import read_body
-from paceline_sidecar.errors import InvalidRequest, Unauthorized
-from paceline_sidecar.keys import BearerKeys
+from paceline_sidecar.errors import InvalidRequest
+from paceline_sidecar.keys import BearerKeys, authorise
 from paceline_sidecar.metrics.sample import by_class, sampled_requests, sampled_steps
 from paceline_sidecar.openai.error_response import body_of
 from paceline_sidecar.runtime_bodies import (
@@ -50,12 +50,12 @@ def runtime_router(
 
     @router.get("/limits")
     async def read_limits(request: Request) -> Response:
-        _authorise(request, token)
+        authorise(token, request.headers.get("authorization"))
         return _json(control.state())
 
     @router.patch("/limits")
     async def patch_limits(request: Request) -> Response:
-        _authorise(request, token)
+        authorise(token, request.headers.get("authorization"))
         try:
             body = await read_body(request, max_bytes=_MAX_PATCH_BYTES)
             patch = msgspec.json.decode(body, type=LimitsPatch)
@@ -68,7 +68,7 @@ def runtime_router(
 
     @router.get("/telemetry")
     async def telemetry(request: Request) -> Response:
-        _authorise(request, token)
+        authorise(token, request.headers.get("authorization"))
         asked = {name: request.query_params.get(name, "0") for name in ("since", "sample")}
         for name, value in asked.items():
             if not (value.isascii() and value.isdecimal() and len(value) < _DIGITS):
@@ -80,7 +80,7 @@ def runtime_router(
 
     @router.get("/profile")
     async def profile(request: Request) -> Response:
-        _authorise(request, token)
+        authorise(token, request.headers.get("authorization"))
         view = service.backend.view
         return _json(ProfileBody(view.instance, view.profile))
 
@@ -91,7 +91,7 @@ def runtime_router(
 def _add_step_profiles(router: APIRouter, service: Service, token: BearerKeys | None) -> None:
     @router.post("/profile")
     async def record_steps(request: Request) -> Response:
-        _authorise(request, token)
+        authorise(token, request.headers.get("authorization"))
         try:
             body = await read_body(request, max_bytes=_MAX_PATCH_BYTES)
             wanted = msgspec.json.decode(body, type=ProfileRequest)
@@ -145,12 +145,6 @@ def _thinned(load: EngineLoad, sample: int) -> EngineLoad:
     made = load.running_output_tokens
     stride = max(1, math.ceil(len(made) / (_RUNNING * sample)))
     return msgspec.structs.replace(load, running_output_tokens=made[::stride])
-
-
-def _authorise(request: Request, token: BearerKeys | None) -> None:
-    if token is None:
-        raise Unauthorized("The runtime API is closed: no token file is set.")
-    token.check(request.headers.get("authorization"))
 
 
 def _trace(found: StepTrace) -> Response:

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from paceline_cli.live_page.content import Bar, State, content, histogram
-from paceline_cli.live_page.history import History
+from paceline_cli.live_page.content import content
+from paceline_cli.live_page.history import Past
 from paceline_cli.up.screen import LiveView
+from paceline_page.content import Bar, State, histogram
 from paceline_testing.reports import a_change, a_pod_report, a_report, observed
-from paceline_testing.telemetry import a_step
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, TuningSpec
 
@@ -51,7 +51,7 @@ def test_before_the_first_report_nothing_is_made_up() -> None:
 
 def test_every_series_has_a_value_at_each_time() -> None:
     """A tick without a measurement is a gap, not a missing point."""
-    history = History()
+    history = Past()
     for itl_ms in (300.0, None, 500.0):
         pod = a_pod_report(observed=observed(itl_p99_ms=itl_ms))
         history.add(SPEC, a_report(pods=(pod,)))
@@ -59,12 +59,12 @@ def test_every_series_has_a_value_at_each_time() -> None:
     shown = content(a_view(a_report()), history.points, history.changes, None)
 
     assert shown.latencies[2].series == (300.0, None, 500.0)
-    assert len(shown.times) == len(shown.batch_sizes) == len(shown.waiting) == 3
+    assert len(shown.history.times) == len(shown.history.waiting) == 3
 
 
 def test_a_change_is_told_once_and_the_newest_come_first() -> None:
     """A report repeats the newest five."""
-    history = History()
+    history = Past()
     changes = [a_change(at=float(at)) for at in range(80)]
     for newest in range(5, 81):
         history.add(SPEC, a_report(history=tuple(reversed(changes[newest - 5 : newest]))))
@@ -76,10 +76,10 @@ def test_a_change_is_told_once_and_the_newest_come_first() -> None:
 
 def test_a_histogram_counts_every_step_in_few_bars() -> None:
     """Up to sixteen bars of one width, whatever the batch size."""
-    few = [a_step(i, float(i), decode=decode) for i, decode in enumerate((0, 2, 2))]
-    many = [a_step(i, float(i), decode=i) for i in range(257)]
+    few = [(0, 1), (2, 1), (2, 3)]
+    many = [(each, 1) for each in range(257)]
 
-    assert histogram(few) == (Bar(0, 0, 1), Bar(1, 1, 0), Bar(2, 2, 2))
+    assert histogram(few) == (Bar(0, 0, 1), Bar(1, 1, 0), Bar(2, 2, 4))
     assert sum(bar.steps for bar in histogram(many)) == 257
     assert len(histogram(many)) <= 16
     assert histogram([]) == ()

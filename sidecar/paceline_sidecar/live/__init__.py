@@ -1,0 +1,1 @@
+"""The live page of this pod: measure -> remember -> lay out -> stream."""

@@ -1,0 +1,214 @@
+"""What the page shows of this pod, now and over the last quarter of an hour."""
+
+import asyncio
+import logging
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+import msgspec
+
+from paceline_page.content import (
+    Content,
+    History,
+    Latency,
+    Limits,
+    Point,
+    State,
+    Work,
+    histogram,
+)
+from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog, held
+from paceline_sidecar.live.measured import WINDOW_S, Measured, measure
+from paceline_sidecar.service import Service
+from paceline_wire import ModelInfo
+
+_EVERY_S: Final = 5.0
+_KEPT_POINTS: Final = 180
+_SHOWN_EVERY_S: Final = 2.0
+_RATE_S: Final = 10.0
+_ADVICE_NOTE: Final = (
+    "Run paceline diagnose: it judges this pod's telemetry, which it reads through your own"
+    " kubectl, with the tuner's model, which the pod itself does not hold."
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The engine's counters at one of its heartbeats."""
+
+    at: float
+    output_tokens: int
+    prompt_tokens: int
+
+
+class LivePod:
+    """Remembers a point every five seconds, and lays all out for who looks."""
+
+    def __init__(
+        self,
+        service: Service,
+        limit_log: LimitLog,
+        clock: Callable[[], float] = time.time,
+        *,
+        shown_every_s: float = _SHOWN_EVERY_S,
+    ) -> None:
+        """Tell times by `clock`, in Unix seconds."""
+        self._service = service
+        self._limit_log = limit_log
+        self._clock = clock
+        self._shown_every_s = shown_every_s
+        self._points: deque[Point] = deque(maxlen=_KEPT_POINTS)
+        self._counted: deque[_Counted] = deque()
+        self._newest = b""
+        self._newest_at = -math.inf
+
+    async def remember(self) -> None:
+        """Keep a point every five seconds, forever."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                self._points.append(self._point(self._measured()))
+                self._rates()
+            except Exception:  # noqa: BLE001 - requests are served on, whatever the page lacks
+                _log.exception("a point of the live page is missing")
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield server-sent events, one content each, until this process refuses requests."""
+        while not self._service.refusing:
+            yield b"data: " + self._shown() + b"\n\n"
+            await asyncio.sleep(self._shown_every_s)
+
+    def _shown(self) -> bytes:
+        """Return the content as JSON: the same to all who look at about the same time."""
+        now = self._service.clock()
+        if now - self._newest_at >= self._shown_every_s / 2:
+            self._newest, self._newest_at = msgspec.json.encode(self.content()), now
+        return self._newest
+
+    def content(self) -> Content:
+        """Lay out what is known now."""
+        service, measured = self._service, self._measured()
+        now, config = service.clock(), service.config
+        points = (*self._points, self._point(measured))
+        steps = takewhile(lambda step: step.at >= now - WINDOW_S, service.ledger.steps.newest())
+        model = service.backend.view.model
+        return Content(
+            at=self._clock(),
+            name=service.name or "Paceline",
+            about=f"{model.name if model else 'no model yet'} · pod {socket.gethostname()}",
+            state=_state(service),
+            quantile=f"p{100 * config.sla.objective:g}",
+            objective=config.sla.objective,
+            window_s=WINDOW_S,
+            attainment=measured.attainment,
+            samples=measured.samples,
+            latencies=tuple(
+                Latency(
+                    row.name,
+                    row.target_ms,
+                    row.seen_ms,
+                    tuple(point.latencies.get(row.name) for point in points),
+                )
+                for row in measured.rows
+            ),
+            limits=self._limits(now),
+            work=self._work(),
+            history=History.of(points),
+            changes=self._limit_log.changes,
+            histogram=histogram((step.decode, 1) for step in steps),
+            advice=(),
+            advice_note=_ADVICE_NOTE,
+            events=() if model is None else _how(model),
+        )
+
+    def _measured(self) -> Measured:
+        service = self._service
+        return measure(service.ledger, service.config, service.clock())
+
+    def _point(self, measured: Measured) -> Point:
+        heard, state = self._service.ledger.telemetry, self._service.backend.view.limits
+        return Point(
+            at=self._clock(),
+            latencies={row.name: row.seen_ms for row in measured.rows},
+            batch_size=None if state is None else held(state).max_batch_size,
+            token_budget=None if state is None else held(state).token_budget,
+            running=0 if heard is None else heard.load.running,
+            waiting=0 if heard is None else heard.load.waiting,
+        )
+
+    def _limits(self, now: float) -> Limits:
+        state = self._service.backend.view.limits
+        if state is None:
+            return Limits()
+        limits, expires_at = held(state), state.lease_expires_at
+        return Limits(
+            batch_size=limits.max_batch_size,
+            token_budget=limits.token_budget,
+            step_target_ms=limits.step_target_ms,
+            reason=self._limit_log.reason(state.epoch),
+            lease_s=None if expires_at is None else max(0.0, expires_at - now),
+            error=LEASE_LOST if state.lease_lost else "",
+        )
+
+    def _work(self) -> Work:
+        heard, state = self._service.ledger.telemetry, self._service.backend.view.limits
+        if heard is None:
+            return Work()
+        load, output_tps, prompt_tps = heard.load, *self._rates()
+        num_blocks = 0 if state is None else state.capacity.num_blocks
+        return Work(
+            running=load.running,
+            waiting=load.waiting,
+            oldest_wait_s=load.oldest_waiting_s,
+            output_tps=output_tps,
+            prompt_tps=prompt_tps,
+            kv_share=load.kv_used_blocks / num_blocks if num_blocks else None,
+        )
+
+    def _rates(self) -> tuple[float | None, float | None]:
+        """Reckon output and prompt tokens a second over about ten seconds."""
+        heard, counted = self._service.ledger.telemetry, self._counted
+        if heard is None:
+            return None, None
+        new = _Counted(heard.at, heard.load.output_tokens, heard.load.prompt_tokens)
+        if counted and (new.at < counted[-1].at or new.output_tokens < counted[-1].output_tokens):
+            counted.clear()  # another engine
+        if not counted or new.at > counted[-1].at:
+            counted.append(new)
+        while len(counted) > 2 and counted[1].at <= new.at - _RATE_S:  # noqa: PLR2004 - a rate needs two
+            counted.popleft()
+        old, passed_s = counted[0], new.at - counted[0].at
+        if passed_s <= 0:
+            return None, None
+        return (
+            (new.output_tokens - old.output_tokens) / passed_s,
+            (new.prompt_tokens - old.prompt_tokens) / passed_s,
+        )
+
+
+def _how(model: ModelInfo) -> tuple[str, ...]:
+    """Say how the engine computes."""
+    because = f": {model.dtype_reason}" if model.dtype_reason else ""
+    said = [f"computes in {model.dtype}{because}"]
+    if model.cores:
+        said.append(f"computes with {model.cores}")
+    if model.ops:
+        said.append(model.ops)
+    return tuple(said)
+
+
+def _state(service: Service) -> State:
+    missing, view = service.missing(), service.backend.view
+    if not missing:
+        return State("serving", "serving")
+    if view.loading is not None and view.phase == "loading":
+        return State("loading", view.loading.stage, view.loading.fraction)
+    return State("down", "; ".join(missing))

@@ -1,0 +1,190 @@
+"""The live page of a pod: open to whom the admin port is open, its figures to who has the token."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from paceline_sidecar.backend import EngineView
+from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog
+from paceline_testing.running_sidecar import TOKEN, Sidecar
+from paceline_testing.scripted_engine import CAPACITY, ScriptedEngine, a_step
+from paceline_testing.waiting import wait_until
+from paceline_wire import Limits, LimitsState
+
+
+@contextmanager
+def contents(sidecar: Sidecar) -> Iterator[Iterator[dict[str, Any]]]:
+    """Everything that the page is sent, until the stream ends."""
+    with sidecar.admin.stream("GET", "/live/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        lines = answer.iter_lines()
+        yield (json.loads(line.removeprefix("data: ")) for line in lines if line)
+
+
+def content(sidecar: Sidecar) -> dict[str, Any]:
+    """What the page is sent first."""
+    with contents(sidecar) as each:
+        return next(each)
+
+
+def test_the_page_is_open_and_says_nothing_of_the_pod(sidecar: Sidecar) -> None:
+    """A browser sends no token when it loads a page, and needs none for this one."""
+    answer = httpx.get(f"{sidecar.admin_url}/live", timeout=30)
+
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; script-src")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert "access-control-allow-origin" not in answer.headers
+    assert "scripted" not in answer.text
+
+
+@pytest.mark.parametrize("token", [None, "", "Bearer another", TOKEN], ids=str)
+def test_figures_are_for_who_has_the_token(sidecar: Sidecar, token: str | None) -> None:
+    """As those of the runtime API."""
+    headers = {} if token is None else {"authorization": token}
+
+    answer = httpx.get(f"{sidecar.admin_url}/live/events", headers=headers, timeout=30)
+
+    assert answer.status_code == 401
+    assert "scripted" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/live", "/live/events"])
+def test_the_public_port_has_no_such_page(sidecar: Sidecar, path: str) -> None:
+    """Callers are not those who watch."""
+    headers = {"authorization": f"Bearer {TOKEN}"}
+
+    assert sidecar.public.get(path, headers=headers).status_code == 404
+
+
+def test_requests_steps_and_load_are_shown(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """Each latency beside its target; the steps of the last minute by their sequences."""
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "sla": {"ttft_p99_ms": 500}})
+    sidecar.openai.completions.create(model="scripted", prompt="Hi")
+    now = time.monotonic()
+    engine.script.steps = [
+        a_step(1, at=now - 90),
+        *(a_step(i, at=now, decode=i) for i in (2, 2, 4)),
+    ]
+
+    with contents(sidecar) as each:
+        shown = next(one for one in each if one["histogram"] and one["samples"])
+
+    assert shown["name"] == "scripted"
+    assert shown["state"]["kind"] == "serving"
+    assert [(each["name"], each["target_ms"]) for each in shown["latencies"]] == [
+        ("TTFT", 500.0), ("TPOT", None), ("ITL", None),
+    ]  # fmt: skip
+    assert all(each["seen_ms"] is not None for each in shown["latencies"])
+    assert (shown["samples"], shown["attainment"]) == (1, 1.0)
+    assert [bar["steps"] for bar in shown["histogram"]] == [0, 0, 2, 0, 1]
+    assert shown["work"]["kv_share"] == 3 / 256
+    assert len(shown["history"]["times"]) == len(shown["latencies"][0]["series"])
+
+
+def test_a_change_is_shown_with_its_reason(sidecar: Sidecar) -> None:
+    """The reason comes with the change; a change of the configuration alone is no decision."""
+    first = {"epoch": 5, "max_batch_size": 8, "token_budget": 256, "reason": "ITL binds"}
+    sidecar.admin.patch("/runtime/limits", json=first)
+    answer = sidecar.admin.patch(
+        "/runtime/limits", json={"epoch": 6, "config_hash": "other", "lease_s": 60}
+    ).json()
+
+    shown = content(sidecar)
+
+    (change,) = shown["changes"]
+    assert (change["from_batch_size"], change["to_batch_size"]) == (64, 8)
+    assert (change["to_token_budget"], change["reason"]) == (256, "ITL binds")
+    assert abs(change["at"] - time.time()) < 60
+    assert answer["reason"] == shown["limits"]["reason"] == "ITL binds"
+    assert 0 < shown["limits"]["lease_s"] <= 60
+
+
+def test_the_stream_ends_when_the_pod_leaves(sidecar: Sidecar) -> None:
+    """Who watches does not hold the sidecar up."""
+    with contents(sidecar) as each:
+        next(each)
+        sidecar.leave()
+        rest = list(each)
+
+    assert [shown["state"]["kind"] for shown in rest[1:]] in ([], ["down"])
+    sidecar.join()
+
+
+@pytest.mark.usefixtures("start")
+def test_a_pod_without_an_engine_says_so(start: Any) -> None:
+    """The page is there before the model is."""
+    sidecar = start()
+    wait_until(lambda: _answers(sidecar))
+
+    shown = content(sidecar)
+
+    assert shown["state"] == {
+        "kind": "down", "text": "the engine has not answered yet", "fraction": None,
+    }  # fmt: skip
+    assert shown["limits"]["batch_size"] is None
+    assert shown["work"]["running"] is None
+
+
+def _answers(sidecar: Sidecar) -> bool:
+    try:
+        return sidecar.admin.get("/live").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def a_view(*, instance: str = "one", **changes: Any) -> EngineView:
+    limits = Limits(max_batch_size=32, token_budget=2048)
+    state = LimitsState(
+        call=0,
+        requested=limits,
+        effective=limits,
+        certified=limits,
+        capacity=CAPACITY,
+        epoch=4,
+        since_step=0,
+        lease_expires_at=None,
+        lease_lost=False,
+        clamped=[],
+        ignored=[],
+    )
+    state = msgspec.structs.replace(state, **changes)
+    return EngineView(phase="ready", instance=instance, limits=state)
+
+
+def test_a_lost_lease_has_a_reason_of_its_own() -> None:
+    """Nobody asked for the certified limits then."""
+    log = LimitLog(clock=lambda: 7.0)
+    log.expect(5, "more fits")
+    tuned, certified = (Limits(max_batch_size=n, token_budget=512) for n in (48, 16))
+
+    log.engine_changed(a_view(), a_view(epoch=5, requested=tuned))
+    log.engine_changed(
+        a_view(epoch=5, requested=tuned),
+        a_view(epoch=5, requested=tuned, effective=certified, lease_lost=True),
+    )
+
+    assert [(each.at, each.to_batch_size, each.reason) for each in log.changes] == [
+        (7.0, 16, LEASE_LOST),
+        (7.0, 48, "more fits"),
+    ]
+
+
+def test_another_engines_limits_are_no_change() -> None:
+    """It starts with limits of its own, and its epochs are others."""
+    log = LimitLog()
+    log.expect(5, "more fits")
+    other = Limits(max_batch_size=1, token_budget=1)
+
+    log.engine_changed(a_view(), a_view(instance="two", requested=other))
+
+    assert log.changes == ()
+    assert log.reason(9) == ""
