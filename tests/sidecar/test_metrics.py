@@ -139,10 +139,10 @@ def test_steps_are_counted_by_their_sequences(sidecar: Sidecar, engine: Scripted
             value(sidecar, "paceline_steps_seconds_total", **labels),
         )
 
-    assert row("4", "decode") == (2, pytest.approx(0.05))
-    assert row("4", "mixed") == (1, pytest.approx(0.01))
-    assert row("0", "prompt") == (1, pytest.approx(0.08))
-    assert row("inf", "decode") == (1, pytest.approx(0.25))
+    assert row("4", "decode") == pytest.approx((2, 0.05))
+    assert row("4", "mixed") == pytest.approx((1, 0.01))
+    assert row("0", "prompt") == pytest.approx((1, 0.08))
+    assert row("inf", "decode") == pytest.approx((1, 0.25))
     assert row("8", "decode") == (0, 0)
     at_most = {
         edge: value(sidecar, "paceline_step_sequences_bucket", le=edge)
