@@ -39,6 +39,14 @@ class ServiceGauges:
         self.swinging = self._gauge(
             "tuner_swinging_pods", "Pods whose limits went back and forth too often of late."
         )
+        self.last_change = self._gauge(
+            "tuner_last_change_timestamp_seconds",
+            "When the tuner last changed a pod's limits, by what bound and which way each went.",
+            "pod",
+            "binding",
+            "batch",
+            "tokens",
+        )
         self.acknowledged = self._gauge(
             "config_acknowledged", "1 while every pod serves by the declared configuration."
         )
@@ -56,7 +64,7 @@ class ServiceGauges:
     def show_reports(self, reports: Mapping[str, ServiceReport]) -> None:
         """Show what the tuner concluded about each service."""
         shown = (self.capacity_rps, self.utilization, self.recommended_replicas)
-        for gauge in (*shown, self.phases, self.swinging, self.acknowledged):
+        for gauge in (*shown, self.phases, self.swinging, self.acknowledged, self.last_change):
             gauge.clear()
         for key, report in reports.items():
             service = key.split("/", 1)
@@ -72,6 +80,11 @@ class ServiceGauges:
                 self.phases.labels(*service, phase).set(phases[phase])
             self.swinging.labels(*service).set(sum(pod.is_swinging for pod in report.pods))
             self.acknowledged.labels(*service).set(report.acknowledged)
+            for change in (pod.last_change for pod in report.pods if pod.last_change is not None):
+                batch = _way(change.from_batch_size, change.to_batch_size)
+                tokens = _way(change.from_token_budget, change.to_token_budget)
+                labels = (*service, change.pod, change.binding, batch, tokens)
+                self.last_change.labels(*labels).set(change.at)
 
     def show_statuses(self, services: Iterable[Manifest], now: datetime) -> None:
         """Show what the status of each service says."""
@@ -90,3 +103,8 @@ class ServiceGauges:
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
         return Gauge(f"paceline_{name}", meaning, (*_SERVICE, *labels), registry=self._registry)
+
+
+def _way(before: int, after: int) -> str:
+    """Say which way a limit went."""
+    return "same" if after == before else "up" if after > before else "down"

@@ -49,6 +49,7 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
             to_batch_size=limits.batch_size,
             to_token_budget=limits.token_budget,
             reason=reason,
+            binding=parts.proposal.binding,
         )
     held_s, window_s = view.evidence.now - view.state.changed_at, view.evidence.window_s
     proven = limits == current and is_proven(

@@ -104,6 +104,8 @@ class LimitsChange:
     to_token_budget: int
     reason: str
     """Why, in words: the binding constraint and the prediction."""
+    binding: str = ""
+    """The constraint that decided, as in `PodReport`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from paceline_operator.service_gauges import ServiceGauges
-from paceline_testing.reports import a_pod_report, a_report
+from paceline_testing.reports import a_change, a_pod_report, a_report
 from paceline_testing.services import a_live_service
 
 _NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -77,6 +77,24 @@ def test_pods_are_counted_by_the_phase_of_their_tuning() -> None:
     assert phases["Backoff"] == 0.0
     assert _shown(registry, "tuner_swinging_pods") == {"": 1.0}
     assert _shown(registry, "config_acknowledged") == {"": 0.0}
+
+
+def test_the_last_change_of_a_pod_says_when_and_by_what_and_which_way() -> None:
+    """A dashboard marks it; the change before is gone with its labels."""
+    registry = CollectorRegistry()
+    gauges = ServiceGauges(registry)
+    first = a_change(at=100.0, pod="one", binding="SLA:itl")
+    then = a_change(at=200.0, pod="one", binding="KV", to_batch_size=48, to_token_budget=2048)
+    for change, shown in (
+        (first, {"oneSLA:itlsamedown": 100.0}),
+        (then, {"oneKVupsame": 200.0}),
+        (None, {}),
+    ):
+        pods = (a_pod_report(last_change=change),)
+
+        gauges.show_reports({"default/quick": a_report(pods=pods)})
+
+        assert _shown(registry, "tuner_last_change_timestamp_seconds") == shown
 
 
 def test_a_service_without_pods_has_acknowledged_nothing_and_refused_nothing() -> None:

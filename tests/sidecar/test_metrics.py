@@ -120,6 +120,37 @@ def test_attainment_counts_misses_by_reason(sidecar: Sidecar, engine: ScriptedEn
     assert value(sidecar, "vllm:request_success_total", finished_reason="stop") == 3
 
 
+def test_steps_are_counted_by_their_sequences(sidecar: Sidecar, engine: ScriptedEngine) -> None:
+    """Mixed steps apart from those that only decode, and from those of prompts alone."""
+    count = "paceline_step_sequences_count"
+    wait_until(lambda: value(sidecar, count) == 1)  # the script's own: four decodes and a prompt
+    engine.script.steps = [
+        a_step(2, decode=3, wall_ms=20),
+        a_step(3, decode=4, wall_ms=30),
+        a_step(4, decode=0, prefill=100, wall_ms=80),
+        a_step(5, decode=700, wall_ms=250),
+    ]
+    wait_until(lambda: value(sidecar, count) == 5)
+
+    def row(sequences: str, kind: str) -> tuple[float, float]:
+        labels = {"sequences": sequences, "kind": kind}
+        return (
+            value(sidecar, "paceline_steps_total", **labels),
+            value(sidecar, "paceline_steps_seconds_total", **labels),
+        )
+
+    assert row("4", "decode") == pytest.approx((2, 0.05))
+    assert row("4", "mixed") == pytest.approx((1, 0.01))
+    assert row("0", "prompt") == pytest.approx((1, 0.08))
+    assert row("inf", "decode") == pytest.approx((1, 0.25))
+    assert row("8", "decode") == (0, 0)
+    at_most = {
+        edge: value(sidecar, "paceline_step_sequences_bucket", le=edge)
+        for edge in ("0.0", "3.0", "4.0", "512.0", "1024.0")
+    }
+    assert at_most == {"0.0": 1, "3.0": 2, "4.0": 4, "512.0": 4, "1024.0": 5}
+
+
 def test_a_declared_target_is_a_bucket_edge(sidecar: Sidecar, engine: ScriptedEngine) -> None:
     """So a rate at the target is exact, whatever the target."""
     use_everything(sidecar, engine)

@@ -106,7 +106,9 @@ async def test_changes_of_a_whole_loop_get_their_outcome() -> None:
     decisions = trial.loop.explain("ns/name", "pod")
     outcomes = [decision.outcome for decision in decisions if decision.outcome is not None]
     changed_at = {decision.at for decision in decisions if decision.change is not None}
+    bound = [(d.change.binding, d.binding) for d in decisions if d.change is not None]
     assert outcomes
+    assert all(of_change == of_decision != "" for of_change, of_decision in bound)
     assert all(outcome.of in changed_at for outcome in outcomes)
     errors = [abs(o.step_ms.error_ratio) for o in outcomes if o.step_ms is not None]
     assert max(errors) < 0.5

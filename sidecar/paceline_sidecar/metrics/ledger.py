@@ -14,6 +14,7 @@ from paceline_sidecar.metrics.histogram import Histogram
 from paceline_sidecar.metrics.key_counts import KeyCounts
 from paceline_sidecar.metrics.ring import Ring, Sequence
 from paceline_sidecar.metrics.sketch import GapSketch
+from paceline_sidecar.metrics.step_counts import StepCounts
 from paceline_sidecar.metrics.vllm_counts import VllmCounts
 from paceline_wire import EngineTelemetry, LimitsState, StepRecord
 from paceline_wire.limits import Lane
@@ -85,6 +86,7 @@ class Ledger:
         self._run = _Run()
         self.keys = KeyCounts()
         self.step_s = {size: Histogram(STEP_EDGES_S) for size in (*STEP_SIZES, None)}
+        self.batches = StepCounts()
         self.host_s = 0.0
         self.refusals: Counter[str] = Counter()
         self.refused_connections: Counter[str] = Counter()
@@ -177,6 +179,7 @@ class Ledger:
             tokens = step.decode + step.prefill
             size = next((size for size in STEP_SIZES if tokens <= size), None)
             self.step_s[size].observe(step.wall_ms / 1e3)
+            self.batches.add(step)
             self.host_s += step.host_ms / 1e3
             self._vllm.iteration_tokens.observe(tokens)
 
@@ -211,7 +214,7 @@ def _copied(value: Any) -> Any:
             return value.copy()
         case dict():
             return {key: _copied(each) for key, each in value.items()}
-        case Ledger() | LaneCounts() | VllmCounts() | KeyCounts():
+        case Ledger() | LaneCounts() | VllmCounts() | KeyCounts() | StepCounts():
             copied = copy(value)
             vars(copied).update({name: _copied(each) for name, each in vars(value).items()})
             return copied

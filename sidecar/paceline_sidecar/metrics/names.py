@@ -141,6 +141,16 @@ ACCEPTED_TOKENS = _counter("accepted_tokens", "Draft tokens that were accepted."
 STEP = _histogram(
     "step_seconds", "One step of the engine, by an upper bound on its tokens.", "tokens"
 )
+STEP_SEQUENCES = _histogram(
+    "step_sequences", "Sequences that one step decoded; 0 of a step of prompts alone."
+)
+STEPS = _counter(
+    "steps",
+    "Steps by an upper bound on the sequences that they decoded, and by what else they computed.",
+    "sequences",
+    "kind",
+)
+STEPS_SECONDS = _counter("steps_seconds", "Time of those steps.", "sequences", "kind")
 HOST_GAP = _counter("host_gap_seconds", "Step time spent on the host: schedule, prepare, settle.")
 GC_PAUSE = _counter("gc_pause_seconds", "Pauses of the garbage collector in the step loop.")
 MODEL_ERROR = _gauge("step_model_error_ratio", "Mean absolute relative error of the step model.")

@@ -168,6 +168,12 @@ def _steps(seen: Snapshot) -> Iterator[Family]:
         names.STEP,
         (((seen.name, "inf" if size is None else str(size)), one) for size, one in sizes),
     )
+    batches = seen.ledger.batches
+    yield histograms(names.STEP_SEQUENCES, [((seen.name,), batches.sequences)])
+    yield values(names.STEPS, (((seen.name, *row), n) for row, n in batches.steps.items()))
+    yield values(
+        names.STEPS_SECONDS, (((seen.name, *row), s) for row, s in batches.seconds.items())
+    )
     yield values(names.HOST_GAP, [((seen.name,), seen.ledger.host_s)])
     if seen.model is not None:
         yield values(names.MODEL_ERROR, [((seen.name,), seen.model.mape)])
