@@ -4,6 +4,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from paceline_wire.limits import Lane
 
@@ -59,9 +60,8 @@ def quantile_ms(slices: Iterable[GapSlice], share: float) -> float | None:
     left = math.ceil(share * (zero + bins.total())) - zero
     if left <= 0:
         return 0.0 if zero else None
-    for index in sorted(bins):
-        left -= bins[index]
-        if left <= 0:
-            break
+    order = sorted(bins)
+    counted = accumulate(bins[index] for index in order)
+    index = next(index for index, upto in zip(order, counted, strict=True) if upto >= left)
     # The middle of the bin, as far from its ends in proportion.
     return 2 * math.exp(index * _GAMMA_LOG) / (1 + math.exp(_GAMMA_LOG))
