@@ -170,6 +170,10 @@ gpu-compile: install ## Without a GPU: registers, spills and bytes of every kern
 	PYTHONPATH=benchmarks $(PY) benchmarks/kernel_work.py
 	PYTHONPATH=benchmarks:tests $(PY) -m step_work
 
+.PHONY: pictures
+pictures: install ## Redraw the pictures of the pages from committed results.
+	PYTHONPATH=benchmarks $(PY) -m pictures
+
 .PHONY: structure
 structure: install ## Lines by package, by image, and by what a process imports.
 	PYTHONPATH=tests $(PY) benchmarks/structure.py

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from sim_to_real.figures import RunFigures
 from sim_to_real.measure import Measured, Triple
 
 _SIDES = (
@@ -30,20 +31,24 @@ def draw(measured: Measured, folder: Path) -> None:
     """Write figures.png and spread.png."""
     folder.mkdir(parents=True, exist_ok=True)
     mpl.use("Agg")
-    _figures(measured, folder / "figures.png")
+    draw_figures([(p.real, p.simulated, p.levelled) for p in measured.played], folder)
     _spread(measured, folder / "spread.png")
 
 
-def _figures(measured: Measured, path: Path) -> None:
-    """Plot one point for each run and figure; on the line both engines agree."""
+def draw_figures(played: Sequence[tuple[RunFigures, RunFigures, RunFigures]], folder: Path) -> None:
+    """Write figures.png: one point for each run and figure; on the line both engines agree.
+
+    `played` has, for each run, the figures of the real engine, of the simulated one, and of the
+    simulated one at the run's speed.
+    """
+    mpl.use("Agg")
     figure, panels = plt.subplots(1, 2, figsize=(10, 5), sharex=True, sharey=True, layout="tight")
-    played = measured.played
-    sides = {"as profiled": [p.simulated for p in played]}
-    sides["at the run's speed"] = [p.levelled for p in played]
+    sides = {"as profiled": [simulated for _, simulated, _ in played]}
+    sides["at the run's speed"] = [levelled for _, _, levelled in played]
     seen: list[float] = []
     for axes, (title, simulated) in zip(panels, sides.items(), strict=True):
         for name, label in _SHOWN.items():
-            real = [getattr(p.real, name) for p in played]
+            real = [getattr(one, name) for one, _, _ in played]
             other = [getattr(one, name) for one in simulated]
             axes.scatter(real, other, s=16, alpha=0.7, label=label)
             seen += [value for value in (*real, *other) if value > 0]
@@ -56,7 +61,7 @@ def _figures(measured: Measured, path: Path) -> None:
         axes.set(xlim=tuple(line), ylim=tuple(line))
         _plain_ticks(axes, both=True)
     panels[0].legend(fontsize=8)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+    figure.savefig(folder / "figures.png", dpi=110, metadata={"Software": None})
     plt.close(figure)
 
 

@@ -29,10 +29,15 @@ _COLOURS = {
 def draw(results: Results, folder: Path) -> None:
     """Write goodput.png, sweep.png and limits.png."""
     folder.mkdir(parents=True, exist_ok=True)
+    draw_scores(results, folder)
+    _limits(results, folder / "limits.png")
+
+
+def draw_scores(results: Results, folder: Path) -> None:
+    """Write goodput.png and sweep.png, which need no tracks of limits."""
     mpl.use("Agg")
     _goodput(results, folder / "goodput.png")
     _sweep(results, folder / "sweep.png")
-    _limits(results, folder / "limits.png")
 
 
 def _goodput(results: Results, path: Path) -> None:

@@ -49,7 +49,9 @@ _STYLE: Final[dict[Any, Any]] = {  # matplotlib types its own keys
 def svg(figure: Figure) -> str:
     """Return the picture as an `<svg>` element."""
     with io.StringIO() as text:
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        # The same figure gives the same bytes: without the salt its parts have random names.
+        with mpl.rc_context({"svg.hashsalt": "paceline"}):
+            figure.savefig(text, format="svg", metadata={"Date": None})
         content = text.getvalue()
     return content[content.index("<svg") :]
 

@@ -1,0 +1,83 @@
+"""Which command makes each committed picture."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from pictures.attainment import draw_attainment
+from pictures.scores import committed_scores
+from sim_to_real.figures import RunFigures
+from sim_to_real.plots import draw_figures
+from soak import Sample, plot
+from tune_report.plots import draw_scores
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_RESULTS: Final = ROOT / "benchmarks" / "results"
+
+DRAWN_BY_THEIR_RUN: Final = {
+    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png",
+    "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
+    "docs/images/overload/flood.png": "python -m overload --minutes 10"
+    " --png docs/images/overload/flood.png",
+    "docs/images/sim-to-real/spread.png": "make sim-to-real",
+    "docs/images/tuning/limits.png": "make tune-report",
+}
+"""Pictures of more than their results keep (every request, step or frame), and what draws them."""
+
+
+def _soak(root: Path) -> None:
+    raw = json.loads((_RESULTS / "cpu" / "soak.json").read_text())
+    plot([Sample(**each) for each in raw["samples"]], _in(root, "benchmarks/results/cpu/soak.svg"))
+
+
+def _sim_to_real(root: Path) -> None:
+    raw = json.loads((_RESULTS / "cpu" / "sim-to-real.json").read_text())
+    played = [
+        (_run(one["real"]), _run(one["simulated"]), _run(one["at_the_runs_speed"]))
+        for one in raw["played"]
+    ]
+    draw_figures(played, _in(root, "docs/images/sim-to-real/figures.png").parent)
+
+
+def _run(raw: dict[str, Any]) -> RunFigures:
+    """Read one run's figures; the file has null where there is no value."""
+    known = {name: math.nan if value is None else value for name, value in raw.items()}
+    return msgspec.convert(known, RunFigures)
+
+
+def _tuning(root: Path) -> None:
+    scores = committed_scores(_RESULTS / "tuning" / "figures.json")
+    draw_scores(scores, _in(root, "docs/images/tuning/sweep.png").parent)
+    draw_attainment(scores, _in(root, "docs/images/tuning/attainment.png"))
+
+
+def _in(root: Path, name: str) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
+    (_soak, ("benchmarks/results/cpu/soak.svg",)),
+    (_sim_to_real, ("docs/images/sim-to-real/figures.png",)),
+    (
+        _tuning,
+        (
+            "docs/images/tuning/attainment.png",
+            "docs/images/tuning/goodput.png",
+            "docs/images/tuning/sweep.png",
+        ),
+    ),
+)
+"""What draws from committed results, and the pictures that it writes below a root."""
+
+
+def redraw(root: Path) -> list[str]:
+    """Draw below `root` every picture that has committed results; return their names."""
+    for make, _ in MAKERS:
+        make(root)
+    return [name for _, names in MAKERS for name in names]
