@@ -159,7 +159,60 @@ def _decode_kernel(
                 )
 
     # Joined after all rows, not between two: what the join computes would otherwise lie in
-    # registers while tiles are multiplied. Only a run's first and last row can be parts.
+    # registers while tiles are multiplied.
+    _join_rows(
+        first_row,
+        last_row,
+        begin,
+        end,
+        num_units,
+        num_programs,
+        lens_ptr,
+        ends_ptr,
+        arrived_ptr,
+        partial_ptr,
+        lse_ptr,
+        out_ptr,
+        kv_head,
+        NUM_KV_HEADS,
+        GROUP,
+        HEAD_SIZE,
+        COLUMNS,
+        MEMBERS,
+        PARTS,
+        WINDOW,
+        UNIT,
+    )
+
+
+@triton.jit
+def _join_rows(
+    first_row,
+    last_row,
+    begin,
+    end,
+    num_units,
+    num_programs,
+    lens_ptr,
+    ends_ptr,
+    arrived_ptr,
+    partial_ptr,
+    lse_ptr,
+    out_ptr,
+    kv_head,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Join the rows of a run of which its part was the last to arrive.
+
+    Only its first and its last row can be parts.
+    """
     for row in range(first_row, last_row + 1, tl.maximum(last_row - first_row, 1)):
         row_end = tl.load(ends_ptr + row)
         visible = tl.load(lens_ptr + row)
