@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
@@ -12,7 +11,7 @@ from paceline_cli.bench.sweep_points import worth
 from paceline_cli.plot_style import FAINT, INK, plain_log_ticks, styled
 
 if TYPE_CHECKING:
-    from paceline_cli.bench.compare_report import Comparison, Series
+    from paceline_cli.bench.compare_report import Comparison
 
 _LOOKS: Final = (
     ("#D55E00", "--"),
@@ -49,8 +48,9 @@ def goodput_over_load(comparison: Comparison) -> Figure:
     return figure
 
 
-def p99_over_time(comparison: Comparison, series: Sequence[Series]) -> Figure:
+def p99_over_time(comparison: Comparison) -> Figure:
     """Moving p99s of TTFT and ITL at the load nearest to 1, with the targets."""
+    series = comparison.series
     loads = sorted({each.load for each in series}, key=lambda load: abs(load - 1))
     with styled():
         figure = Figure(figsize=(9, 5.2), layout="constrained")
@@ -63,7 +63,7 @@ def p99_over_time(comparison: Comparison, series: Sequence[Series]) -> Figure:
                         xs, ys = each.by_name[name]
                         label = arm if name == "TTFT" else None
                         axis.plot(xs, ys, color=color, linestyle=line, linewidth=1.8, label=label)
-                        shown += [y for y in ys if y > 0]
+                        shown += [y for y in ys if y]
             _target(axis, target_ms(comparison.sla, name))
             axis.set_title(f"{name}, moving p99 (ms)")
             if shown:

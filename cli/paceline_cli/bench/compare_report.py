@@ -1,6 +1,6 @@
 """The comparison's report: one HTML file that needs nothing else, and the same figures as JSON."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,16 @@ class ArmResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """The moving p99s of one trial, for the plot."""
+
+    arm: str
+    load: float
+    by_name: dict[str, tuple[list[float], list[float | None]]]
+    """Seconds and milliseconds of TTFT and ITL; None where nothing was answered."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A whole run of `bench compare`."""
 
@@ -54,16 +64,7 @@ class Comparison:
     arms: dict[str, str]
     """What each way of batching does."""
     found: tuple[ArmResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The moving p99s of one trial, for the plot."""
-
-    arm: str
-    load: float
-    by_name: dict[str, tuple[list[float], list[float]]]
-    """Seconds and milliseconds of TTFT and ITL."""
+    series: tuple[Series, ...]
 
 
 def series_of(arm: str, load: float, trial: Trial) -> Series:
@@ -72,17 +73,16 @@ def series_of(arm: str, load: float, trial: Trial) -> Series:
     by_name = {}
     for name in ("TTFT", "ITL"):
         points = [(one.planned_at - trial.start_at, ms) for one in counted for ms in of(name, one)]
-        by_name[name] = moving_p99(points, trial.end_at - trial.start_at)
+        at_s, p99_ms = moving_p99(points, trial.end_at - trial.start_at)
+        by_name[name] = at_s, [None if math.isnan(ms) else ms for ms in p99_ms]
     return Series(arm, load, by_name)
 
 
-def write_report(
-    comparison: Comparison, series: Sequence[Series], folder: Path, *, png: Path | None = None
-) -> Path:
+def write_report(comparison: Comparison, folder: Path, *, png: Path | None = None) -> Path:
     """Write `compare.html` and `compare.json` into the folder; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     loads = goodput_over_load(comparison)
-    times = p99_over_time(comparison, series)
+    times = p99_over_time(comparison)
     if png:
         png.parent.mkdir(parents=True, exist_ok=True)
         loads.savefig(png, dpi=140)

@@ -24,11 +24,14 @@ _ROOM: Final = 1.6
 
 
 def curves(sweep: Sweep) -> Figure:
-    """One row a latency and one for throughput, one column a limit."""
+    """One row a latency and one for throughput, one column a limit that was swept."""
+    columns: Sequence[Axis] = [each for each in _COLUMNS if sweep.along(each)] or _COLUMNS
     with styled():
         figure = Figure(figsize=(9, 12.5), layout="constrained")
-        grid = figure.subplots(len(NAMES) + 1, len(_COLUMNS), sharey="row", sharex="col")
-        for column, axis_name in enumerate(_COLUMNS):
+        grid = figure.subplots(
+            len(NAMES) + 1, len(columns), sharey="row", sharex="col", squeeze=False
+        )
+        for column, axis_name in enumerate(columns):
             points = sweep.along(axis_name)
             for row, name in enumerate(NAMES):
                 _latency_panel(grid[row][column], sweep, points, axis_name, name)

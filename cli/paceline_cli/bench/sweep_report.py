@@ -72,7 +72,7 @@ def render(sweep: Sweep, curves_svg: str, others: Sequence[Sweep] = ()) -> str:
     return rendered(
         "bench/sweep.html.j2",
         sweep=sweep,
-        tables=[(title, _rows(sweep, axis)) for title, axis in _TITLES],
+        tables=[(title, _rows(sweep, axis)) for title, axis in _TITLES if sweep.along(axis)],
         chosen=_row(sweep.chosen, sweep.chosen.measured) if sweep.chosen else None,
         names=NAMES,
         shares=[label(share) for share in SHARES],

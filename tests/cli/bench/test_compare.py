@@ -66,14 +66,13 @@ def a_comparison() -> Comparison:
         warmup="none",
         arms={arm.name: arm.what for arm in arms(0.1)},
         found=tuple(result for result, _ in TRIALS),
+        series=tuple(series for _, series in TRIALS),
     )
 
 
 def test_the_page_and_the_figures_name_every_way_of_batching(tmp_path: Path) -> None:
     """One row each and load; text from outside is escaped; a lost request waits for ever."""
-    page = write_report(
-        a_comparison(), [series for _, series in TRIALS], tmp_path, png=tmp_path / "c.png"
-    )
+    page = write_report(a_comparison(), tmp_path, png=tmp_path / "c.png")
     text = page.read_text()
     figures = json.loads((tmp_path / "compare.json").read_text())
 
