@@ -106,7 +106,7 @@ def _cells(found: ArmResult) -> list[str]:
     measured = found.measured
     return [
         str(measured.offered),
-        str(measured.missed),
+        str(measured.unanswered),
         estimate_cell(measured.attainment, 1, scale=100),
         estimate_cell(measured.goodput_tokens_per_s, 1),
         estimate_cell(measured.output_tokens_per_s, 1),

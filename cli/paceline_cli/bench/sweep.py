@@ -365,13 +365,14 @@ def _line(measured: Measures) -> str:
         f"{latency.name} p99 {short_quantile(latency.at(0.99))} ms"
         for latency in measured.latencies
     )
-    missed = f"{measured.missed} of {measured.offered} missed"
-    good = (
-        f", {estimate_cell(measured.goodput_tokens_per_s, 1)} of them good"
-        if measured.goodput_tokens_per_s.value is not None
+    attained = (
+        f"{estimate_cell(measured.attainment, 1, scale=100)} % attained, "
+        if measured.attainment.value is not None
         else ""
     )
-    return f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s{good}; {p99}; {missed}"
+    tokens = f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s"
+    unanswered = f"{measured.unanswered} of {measured.offered} unanswered"
+    return f"{attained}{tokens}; {p99}; {unanswered}"
 
 
 def _say(console: Console, text: str) -> None:
