@@ -30,6 +30,7 @@ def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
         "PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S": f"{max_wait_s:g}",
     }
     mixed = {"PACELINE_ENGINE_DYNAMIC_BUCKETS": "false"}
+    bucketed = {"PACELINE_ENGINE_DYNAMIC_BUCKETS": "true"}  # whatever the manifest says
     waits = {"PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S": f"{STATIC_WAIT_S:g}"}
     continuous = {"PACELINE_ENGINE_SCHEDULING": "continuous"}
     return (
@@ -48,7 +49,7 @@ def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
         Arm(
             "dynamic, bucketed",
             f"waits up to {max_wait_s:g} s, prompts of about equal length together",
-            dynamic,
+            dynamic | bucketed,
         ),
         Arm("continuous", "requests join and leave at each step; limits as declared", continuous),
         Arm(

@@ -176,6 +176,21 @@ def sweep(path: Path, points: int, quick: bool, **given: Any) -> None:
 
 
 @bench.command()
+@click.argument("results", type=click.Path(path_type=Path), nargs=-1, required=True)
+def machines(results: tuple[Path, ...]) -> None:
+    """Set sweeps of one service on several machines side by side, as a table.
+
+    RESULTS are the sweep.json of each. Every row is the tuner's own point there.
+    """
+    from rich.console import Console
+
+    from paceline_cli.bench.machines import show_machines
+    from paceline_cli.bench.sweep_points import read_sweeps
+
+    show_machines(read_sweeps(results), Console())
+
+
+@bench.command()
 @_manifest
 @click.option(
     "--out",

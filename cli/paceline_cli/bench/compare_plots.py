@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
 
+from paceline_cli.bench.run_plots import drawable
 from paceline_cli.bench.run_report import target_ms
 from paceline_cli.bench.sweep_points import worth
 from paceline_cli.plot_style import FAINT, INK, plain_log_ticks, styled
@@ -49,7 +51,10 @@ def goodput_over_load(comparison: Comparison) -> Figure:
 
 
 def p99_over_time(comparison: Comparison) -> Figure:
-    """Moving p99s of TTFT and ITL at the load nearest to 1, with the targets."""
+    """Moving p99s of TTFT and ITL at the load nearest to 1, with the targets.
+
+    Requests without an answer are marks at the upper edge.
+    """
     series = comparison.series
     loads = sorted({each.load for each in series}, key=lambda load: abs(load - 1))
     with styled():
@@ -62,8 +67,16 @@ def p99_over_time(comparison: Comparison) -> Figure:
                     if each.arm == arm and each.load == loads[0]:
                         xs, ys = each.by_name[name]
                         label = arm if name == "TTFT" else None
-                        axis.plot(xs, ys, color=color, linestyle=line, linewidth=1.8, label=label)
-                        shown += [y for y in ys if y]
+                        drawn = [drawable(y) for y in ys]
+                        axis.plot(
+                            xs, drawn, color=color, linestyle=line, linewidth=1.8, label=label
+                        )
+                        shown += [y for y in drawn if y > 0]
+                        lost = [x for x, y in zip(xs, ys, strict=True) if y == math.inf]
+                        axis.plot(
+                            lost, [0.97] * len(lost), "^", markersize=4, color=color,
+                            transform=axis.get_xaxis_transform(),
+                        )  # fmt: skip
             _target(axis, target_ms(comparison.sla, name))
             axis.set_title(f"{name}, moving p99 (ms)")
             if shown:

@@ -1,13 +1,12 @@
 """The comparison's report: one HTML file that needs nothing else, and the same figures as JSON."""
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from paceline_cli.bench.cells import LEGEND, estimate_cell, quantile_cell
 from paceline_cli.bench.compare_plots import goodput_over_load, p99_over_time
-from paceline_cli.bench.document import as_json
+from paceline_cli.bench.document import as_json, read_result
 from paceline_cli.bench.measures import NAMES, Measures
 from paceline_cli.bench.run_plots import moving_p99, of
 from paceline_cli.bench.trial import Trial
@@ -45,7 +44,8 @@ class Series:
     arm: str
     load: float
     by_name: dict[str, tuple[list[float], list[float | None]]]
-    """Seconds and milliseconds of TTFT and ITL; None where nothing was answered."""
+    """Seconds and milliseconds of TTFT and ITL: infinite where requests had no answer, None where
+    none was due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,21 @@ class Comparison:
 
 def series_of(arm: str, load: float, trial: Trial) -> Series:
     """Read the moving p99s of what was measured."""
-    counted = [one for one in trial.records if trial.start_at <= one.planned_at < trial.end_at]
+    counted = [
+        one
+        for one in trial.records
+        if trial.start_at <= one.planned_at < trial.end_at and one.outcome != "cancelled"
+    ]
     by_name = {}
     for name in ("TTFT", "ITL"):
         points = [(one.planned_at - trial.start_at, ms) for one in counted for ms in of(name, one)]
-        at_s, p99_ms = moving_p99(points, trial.end_at - trial.start_at)
-        by_name[name] = at_s, [None if math.isnan(ms) else ms for ms in p99_ms]
+        by_name[name] = moving_p99(points, trial.end_at - trial.start_at)
     return Series(arm, load, by_name)
+
+
+def read_comparison(path: Path) -> Comparison:
+    """Read what `compare` wrote. Raises BadInputError."""
+    return read_result(path, Comparison, COMPARE_SCHEMA)
 
 
 def write_report(comparison: Comparison, folder: Path, *, png: Path | None = None) -> Path:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -82,6 +83,10 @@ def test_the_page_and_the_figures_name_every_way_of_batching(tmp_path: Path) -> 
     static = figures["found"][0]["measured"]
     assert static["ttft"]["quantiles"][2]["ms"]["value"] == "inf"
     assert "no answer" in text
+    at_s, ttft_ms = figures["series"][0]["by_name"]["TTFT"]
+    assert len(at_s) == len(ttft_ms) == 80
+    assert "inf" in ttft_ms  # the first two requests of static batching
+    assert ttft_ms[-1] == pytest.approx(200.0)
     assert {path.name for path in tmp_path.glob("*.png")} == {"c.png", "c-time.png"}
 
 
@@ -117,6 +122,7 @@ def test_the_engine_understands_every_way_of_batching() -> None:
     assert [each.scheduling for each in told.values()] == 3 * ["dynamic"] + 2 * ["continuous"]
     assert told["static"].dynamic_max_wait_s == STATIC_WAIT_S
     assert told["dynamic, mixed"].dynamic_max_wait_s == 0.3
+    assert arms(0.3)[2].engine["PACELINE_ENGINE_DYNAMIC_BUCKETS"] == "true"  # manifests may differ
     assert [each.dynamic_buckets for each in told.values()] == [False, False, True, True, True]
 
 
