@@ -36,8 +36,8 @@ def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
     return (
         Arm(
             "static",
-            f"waits for exactly {static_batch or 'as many as the max batch size'},"
-            f" {STATIC_WAIT_S:g} s at most",
+            f"waits for exactly {static_batch or 'as many'} requests"
+            f"{'' if static_batch else ' as the max batch size'}, {STATIC_WAIT_S:g} s at most",
             dynamic | mixed | waits,
             batch_size=static_batch,
         ),

@@ -50,7 +50,7 @@ from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Load
 
 _LEAST_PATIENCE_S: Final = 120.0
-_LEAST_WIDTH: Final = 130
+_LEAST_WIDTH: Final = 150
 _SPEED: Final = "speed"
 """The name under which the calibration is kept."""
 
@@ -313,9 +313,9 @@ def table(comparison: Comparison) -> Table:
     """The figures on a terminal."""
     made = Table(title="Latency in ms", title_justify="left")
     for head in ("batching", "load", "attainment %", "goodput tok/s", "all tok/s", "padding"):
-        made.add_column(head, justify="left" if head == "batching" else "right")
+        made.add_column(head, justify="left" if head == "batching" else "right", no_wrap=True)
     for name in NAMES:
-        made.add_column(f"{name} p99", justify="right")
+        made.add_column(f"{name} p99", justify="right", no_wrap=True)
     for found in comparison.found:
         measured = found.measured
         made.add_row(

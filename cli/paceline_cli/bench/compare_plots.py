@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from paceline_cli.bench.run_plots import drawable
 from paceline_cli.bench.run_report import target_ms
@@ -42,6 +43,8 @@ def goodput_over_load(comparison: Comparison) -> Figure:
                     axis.vlines(x, each.low, each.high, color=color, linewidth=1)
                     top = max(top, each.high)
         axis.set_ylim(0, top * 1.1)
+        axis.xaxis.set_major_locator(FixedLocator(sorted({f.load for f in comparison.found})))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_xlabel("load, as a multiple of the rate")
         axis.set_title(
             "Goodput: output tokens/s within every target" if has_targets else "Output tokens/s"

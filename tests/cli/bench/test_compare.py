@@ -107,6 +107,7 @@ def test_the_table_shows_goodput_throughput_padding_and_latencies() -> None:
     for name in ("attainment %", "goodput tok/s", "all tok/s", "padding", "TTFT p99", "E2E p99"):
         assert name in shown
     assert "25%" in shown
+    assert "…" not in shown
 
 
 def test_the_engine_understands_every_way_of_batching() -> None:
