@@ -9,7 +9,7 @@ import httpx
 
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import PlannedRequest
-from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.prompts import excerpt
 from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
@@ -94,13 +94,8 @@ class RealPod:
         await self._watched.get_telemetry(self._pod, self._watched.next)
 
     async def _drive(self, planned: tuple[PlannedRequest, ...]) -> None:
-        await drive(
-            self._client,
-            planned,
-            model=self._live.service.served_name,
-            sink=self._keep,
-            timeout_s=_PATIENCE_S,
-        )
+        asking = Asking(self._live.service.served_name, timeout_s=_PATIENCE_S)
+        await drive_open(self._client, planned, asking, self._keep)
 
     def _keep(self, record: ClientRecord) -> None:
         if record.outcome != "ok":

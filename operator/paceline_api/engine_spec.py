@@ -5,8 +5,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from paceline_api.model_spec import ModelUri, Revision
-from paceline_api.part import Part, Rule
-from paceline_api.units import Fraction, Name, Quantity
+from paceline_api.part import Part, Rule, between
+from paceline_api.units import Duration, Fraction, Name, Quantity
 
 WeightsIn = Literal["None", "AsStored", "FP8", "FP8Dynamic", "INT8"]
 
@@ -83,6 +83,18 @@ class CapacitySpec(Part):
     """Tokens in one step, at most."""
 
 
+class DynamicSpec(Part):
+    """How a batch of Dynamic scheduling is gathered."""
+
+    cel_rules: ClassVar = (between("maxWait", "0s", "60s"),)
+
+    max_wait: Duration = "100ms"
+    """The longest that the first request of a batch waits for a whole batch."""
+    buckets: bool = True
+    """Whether a batch holds prompts of about equal length, up to the same power of two: less
+    padding, for more waiting."""
+
+
 class EngineSpec(Part):
     """How the engine is started."""
 
@@ -101,6 +113,13 @@ class EngineSpec(Part):
             "self.tensorParallelSize == 1 || self.speculative.method != 'Draft'",
             "a draft model runs on one rank: not with tensorParallelSize above 1",
             ".speculative.method",
+        ),
+        Rule(
+            "self.scheduling == 'Dynamic' ||"
+            " (duration(self.dynamic.maxWait) == duration('100ms') && self.dynamic.buckets)",
+            "only Dynamic scheduling gathers batches so: set scheduling to Dynamic, or leave"
+            " dynamic out",
+            ".dynamic",
         ),
     )
 
@@ -132,7 +151,8 @@ class EngineSpec(Part):
     scheduling: Literal["Continuous", "Dynamic", "Static"] = "Continuous"
     """Continuous lets requests join and leave a batch at each step. Dynamic and Static batches are
     padded and run until all of their requests have ended, for comparison: Static takes whoever
-    waits, Dynamic waits up to 100 ms for a whole batch of about equal prompts."""
+    waits, Dynamic waits for a whole batch, as `dynamic` says."""
+    dynamic: DynamicSpec = DynamicSpec()
     swap_memory: Quantity | None = None
     """Host memory for KV blocks of preempted requests, such as `8Gi`: they are copied there and
     back where that is cheaper than computing them again. Part of `resources.memory`."""

@@ -27,6 +27,7 @@ COLD: list[dict[str, Any]] = [
     {"engine": {"image": "mine:2"}},
     {"engine": {"lora": {"maxAdapters": 4}}},
     {"engine": {"swapMemory": "1Gi"}},
+    {"engine": {"scheduling": "Dynamic", "dynamic": {"maxWait": "50ms"}}},
     {"resources": {"memory": "4Gi"}},
     {"resources": {"exclusiveCpus": True, "cpu": 2, "memory": "4Gi"}},
     {"scheduling": {"priorityClassName": "high"}},
@@ -76,7 +77,14 @@ def test_a_change_around_the_pods_is_neither(change: dict[str, Any]) -> None:
 
 def test_a_default_that_is_written_out_changes_nothing() -> None:
     """The API server fills defaults in; so will a later version that knows more fields."""
-    written = _spec(engine={"dtype": "Auto", "capacity": {"maxBatchSize": 256}}, lanes={})
+    written = _spec(
+        engine={
+            "dtype": "Auto",
+            "capacity": {"maxBatchSize": 256},
+            "dynamic": {"maxWait": "100ms", "buckets": True},
+        },
+        lanes={},
+    )
 
     assert template_hash(written) == template_hash(_spec())
     assert config_hash(written) == config_hash(_spec())
@@ -163,6 +171,12 @@ def test_a_default_that_is_written_out_changes_nothing() -> None:
             "53d910e6e736bb03",
             "06a58c0ac7973354",
             id="engine",
+        ),
+        pytest.param(
+            {"engine": {"scheduling": "Dynamic"}},
+            "3208e03186627fd7",
+            "06a58c0ac7973354",
+            id="dynamic batches",
         ),
         pytest.param(
             {"rollout": {"maxSurge": 2, "drainSeconds": 5, "startupSeconds": 60}},

@@ -22,6 +22,16 @@ ROOT = Path(__file__).parents[2]
 _START_S = 300.0
 
 
+_CPUS = sorted(os.sched_getaffinity(0))
+SERVER_CPUS, CLIENT_CPUS = _CPUS[:-1] or _CPUS, _CPUS[-1:]
+"""Clients that measure have a CPU of their own: some are processes that keep one busy."""
+
+
+def pinned(cpus: list[int]) -> list[str]:
+    """Begin a command that runs on these CPUs alone."""
+    return ["taskset", "--cpu-list", ",".join(map(str, cpus))]
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A model that is served."""
@@ -51,7 +61,8 @@ def served() -> Iterator[Served]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, run_dir)
         for part in ("paceline_engine", "paceline_sidecar"):
-            process = subprocess.Popen([python, "-m", part], env={**os.environ, **settings})
+            command = [*pinned(SERVER_CPUS), python, "-m", part]
+            process = subprocess.Popen(command, env={**os.environ, **settings})
             stack.callback(process.wait)
             stack.callback(process.kill)
         wait_until(lambda: _is_ready(url), within_s=_START_S)

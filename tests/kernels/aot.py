@@ -43,8 +43,6 @@ CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 NVDISASM = CUOBJDUMP.with_name("nvdisasm")
 
 
-MULTIPROCESSORS = 132
-"""Of a device whose products of few rows are cut into parts."""
 # The four products of a layer.
 DECODED = (
     Shape("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
@@ -147,7 +145,7 @@ def compile_decoded() -> Iterator[Compiled]:
         driver: Any = Driver(GPUS[name])
         triton.runtime.driver.set_active(driver)
         for shape, rows in itertools.product(DECODED, DECODED_ROWS):
-            with as_on(GPUS[name], MULTIPROCESSORS), launching_nothing() as compiled:
+            with as_on(GPUS[name]), launching_nothing() as compiled:
                 Launches(shape, rows).row_product()
             for kernel in compiled:
                 yield inspect_cubin(GPUS[name], f"{shape.name}, {rows} rows", kernel)
@@ -160,9 +158,7 @@ def compile_rows() -> Iterator[Compiled]:
         for gpu in gpus_of(row):
             driver: Any = Driver(gpu)
             triton.runtime.driver.set_active(driver)
-            # Products of few rows are cut into parts for a whole device alone.
-            count = MULTIPROCESSORS if row.kernel == "row_product" else 4
-            device = tuned.Gpu(row.name or "", capability_of(gpu), count)
+            device = tuned.Gpu(row.name or "", capability_of(gpu), gpu.multiprocessors)
             with tuned.blocks_of.as_if(table, device):
                 for shape in demanding(table, row, device):
                     with launching_nothing() as compiled:
@@ -171,9 +167,9 @@ def compile_rows() -> Iterator[Compiled]:
                         yield inspect_cubin(gpu, repr(row), kernel)
 
 
-def as_on(gpu: GpuGeneration, multiprocessors: int = 4) -> AbstractContextManager[None]:
-    """Look blocks up as on a GPU of this generation."""
-    device = tuned.Gpu("", capability_of(gpu), multiprocessors)
+def as_on(gpu: GpuGeneration) -> AbstractContextManager[None]:
+    """Look blocks up as on a whole GPU of this generation."""
+    device = tuned.Gpu("", capability_of(gpu), gpu.multiprocessors)
     return tuned.blocks_of.as_if(tuned.SHIPPED, device)
 
 
@@ -244,7 +240,7 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     gpu = GPUS["sm_90"]
     driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
-    with as_on(gpu, MULTIPROCESSORS), launching_nothing() as compiled:
+    with as_on(gpu), launching_nothing() as compiled:
         launch(Launches(DECODED[-1]))
     ptx = next(
         kernel.asm["ptx"]

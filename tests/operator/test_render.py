@@ -239,6 +239,18 @@ def test_host_memory_is_rendered_in_bytes() -> None:
     assert environment["PACELINE_ENGINE_SCHEDULING"] == "static"
 
 
+def test_how_dynamic_batches_gather_is_rendered_where_it_is_said() -> None:
+    """Defaults that are written out are no other template."""
+    asked = {"scheduling": "Dynamic", "dynamic": {"maxWait": "250ms", "buckets": False}}
+    defaults = {"scheduling": "Dynamic", "dynamic": {"maxWait": "100ms", "buckets": True}}
+
+    environment = _environment(_engine(engine=asked))
+
+    assert environment["PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S"] == "0.25"
+    assert environment["PACELINE_ENGINE_DYNAMIC_BUCKETS"] == "false"
+    assert _engine(engine=defaults) == _engine(engine={"scheduling": "Dynamic"})
+
+
 def test_what_nobody_asked_for_is_not_rendered() -> None:
     """A variable more would be another template: an upgraded operator would roll every pod."""
     assert _environment(_engine()).keys() == {

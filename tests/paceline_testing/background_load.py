@@ -10,7 +10,7 @@ import httpx
 
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import OfferedLoad, plan
-from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.record import ClientRecord
 
 _LAST_ANSWER_S = 300.0
@@ -33,7 +33,7 @@ def background_load(
                 if is_over.is_set():
                     return
                 block = plan(workload, help_topics(), duration_s=workload.block_s, seed=seed)
-                await drive(client, block, model=model, sink=records.append)
+                await drive_open(client, block, Asking(model), records.append)
 
     thread = Thread(target=lambda: asyncio.run(send_blocks()), name="load", daemon=True)
     thread.start()

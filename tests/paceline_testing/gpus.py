@@ -30,6 +30,8 @@ class GpuGeneration:
     """Shared memory of one multiprocessor."""
     prefill_instruction: str
     """Which of its matrix instructions is the fast one for wide tiles."""
+    multiprocessors: int
+    """Of a whole device: A100, A40, L40S, H100, B200, RTX PRO 6000 Blackwell."""
     registers: int = 65536
     max_warps: int = 64
     max_programs: int = 32
@@ -46,12 +48,12 @@ GPUS: Mapping[str, GpuGeneration] = MappingProxyType(
     {
         gpu.name: gpu
         for gpu in (
-            GpuGeneration("sm_80", 80, 164 * 1024, "mma"),
-            GpuGeneration("sm_86", 86, 100 * 1024, "mma", max_warps=48, max_programs=16),
-            GpuGeneration("sm_89", 89, 100 * 1024, "mma", max_warps=48, max_programs=24),
-            GpuGeneration("sm_90", 90, 228 * 1024, "wgmma"),
-            GpuGeneration("sm_100", 100, 228 * 1024, "tcgen05", tensor_columns=512),
-            GpuGeneration("sm_120", 120, 100 * 1024, "mma", max_warps=48, max_programs=24),
+            GpuGeneration("sm_80", 80, 164 * 1024, "mma", 108),
+            GpuGeneration("sm_86", 86, 100 * 1024, "mma", 84, max_warps=48, max_programs=16),
+            GpuGeneration("sm_89", 89, 100 * 1024, "mma", 142, max_warps=48, max_programs=24),
+            GpuGeneration("sm_90", 90, 228 * 1024, "wgmma", 132),
+            GpuGeneration("sm_100", 100, 228 * 1024, "tcgen05", 148, tensor_columns=512),
+            GpuGeneration("sm_120", 120, 100 * 1024, "mma", 188, max_warps=48, max_programs=24),
         )
     }
 )

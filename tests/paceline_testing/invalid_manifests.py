@@ -383,6 +383,27 @@ CASES = (
         "live on one rank",
     ),
     Case(
+        "only dynamic batches wait",
+        "spec.engine.dynamic",
+        {"engine": {"scheduling": "Dynamic", "dynamic": {"maxWait": "1s"}}},
+        {"engine": {"scheduling": "Static", "dynamic": {"maxWait": "1s"}}},
+        "only Dynamic scheduling gathers batches so",
+    ),
+    Case(
+        "only dynamic batches have buckets",
+        "spec.engine.dynamic",
+        {"engine": {"dynamic": {"maxWait": "100ms", "buckets": True}}},
+        {"engine": {"dynamic": {"buckets": False}}},
+        "only Dynamic scheduling gathers batches so",
+    ),
+    Case(
+        "a batch does not gather for ever",
+        "spec.engine.dynamic.maxWait",
+        {"engine": {"scheduling": "Dynamic", "dynamic": {"maxWait": "1m"}}},
+        {"engine": {"scheduling": "Dynamic", "dynamic": {"maxWait": "61s"}}},
+        "must lie between 0s and 60s",
+    ),
+    Case(
         "what is swapped fits beside the engine",
         "spec.engine.swapMemory",
         {"engine": {"swapMemory": "1023Mi"}, "resources": {"memory": "1Gi"}},

@@ -24,6 +24,20 @@ NAME = re.compile(r"\b(?:paceline_[a-z0-9_]+|paceline:[a-z0-9_:]+)")
 LABEL = re.compile(r"([a-z_]+)\s*(?:=~|!~|!=|=)\s*\"")
 GROUPING = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
 LEGEND = re.compile(r"{{(\w+)}}")
+SHOWN = {
+    "paceline_limit_effective",
+    "paceline_tuner_last_change_timestamp_seconds",
+    "paceline_waiting_requests",
+    "paceline_oldest_waiting_seconds",
+    "paceline_step_sequences_bucket",
+    "paceline_steps_seconds_total",
+    "paceline_kv_used_ratio",
+    "paceline_padding_tokens_total",
+    "paceline_preemptions_total",
+    "paceline_prefix_hit_tokens_total",
+    "paceline_sla_requests_total",
+    "paceline_capacity_utilization",
+}
 SCRAPED = {"namespace", "pod", "le"}
 """What a scrape and a histogram add."""
 
@@ -40,10 +54,13 @@ def exposed() -> dict[str, set[str]]:
 
 
 def panels(dashboard: Path) -> Iterator[tuple[str, str, str]]:
-    """Title, query and legend of every target."""
-    for panel in json.loads(dashboard.read_text())["panels"]:
+    """Title, query and legend of every target, and of every annotation."""
+    whole = json.loads(dashboard.read_text())
+    for panel in whole["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"], target["legendFormat"]
+    for note in whole.get("annotations", {"list": []})["list"]:
+        yield note["name"], note["target"]["expr"], note["titleFormat"] + note["textFormat"]
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
@@ -87,7 +104,12 @@ def test_every_variable_and_panel_is_of_the_chosen_data_source(dashboard: Path) 
     whole = json.loads(dashboard.read_text())
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     listed = [*whole["panels"], *whole["templating"]["list"][1:]]
-    sources = [*listed, *(target for panel in whole["panels"] for target in panel["targets"])]
+    notes = whole.get("annotations", {"list": []})["list"]
+    sources = [
+        *notes,
+        *listed,
+        *(target for panel in whole["panels"] for target in panel["targets"]),
+    ]
     known = exposed()
     variables = json.dumps(whole["templating"])
 
@@ -97,16 +119,47 @@ def test_every_variable_and_panel_is_of_the_chosen_data_source(dashboard: Path) 
     assert len({panel["id"] for panel in whole["panels"]}) == len(whole["panels"])
 
 
-def test_the_chart_ships_both_as_config_maps() -> None:
+def test_the_chart_ships_all_as_config_maps() -> None:
     """Whole, under the label by which Grafana's sidecar finds them."""
     values: dict[str, Any] = {"monitoring": {"dashboards": True}}
     texts = Chart.load(CHART).render(values, name="pl", namespace="system")
     shipped = [*yaml.safe_load_all(texts["paceline/templates/dashboards.yaml"])]
 
-    assert len(DASHBOARDS) == 2
+    assert [path.stem for path in DASHBOARDS] == ["fleet", "operator", "pod"]
     assert [json.loads(*found["data"].values()) for found in shipped if found] == [
         json.loads(path.read_text()) for path in DASHBOARDS
     ]
     assert all(
         found["metadata"]["labels"]["grafana_dashboard"] == "1" for found in shipped if found
     )
+
+
+@pytest.mark.parametrize("labels", [{}, {"boards": "ml"}], ids=["usual", "own"])
+def test_a_sidecar_of_grafana_may_look_for_another_label(labels: dict[str, str]) -> None:
+    """The usual one, and what the values add; without the value there is no dashboard."""
+    monitoring: dict[str, Any] = {"dashboards": True}
+    if labels:
+        monitoring["dashboardLabels"] = {"grafana_dashboard": None, **labels}
+    chart = Chart.load(CHART)
+
+    on = chart.render({"monitoring": monitoring}, name="pl", namespace="system")
+    off = chart.render({}, name="pl", namespace="system")
+
+    wanted = labels or {"grafana_dashboard": "1"}
+    shipped = [*filter(None, yaml.safe_load_all(on["paceline/templates/dashboards.yaml"]))]
+    assert len(shipped) == len(DASHBOARDS)
+    assert all(wanted.items() <= found["metadata"]["labels"].items() for found in shipped)
+    assert not (off.get("paceline/templates/dashboards.yaml") or "").strip()
+
+
+def test_fleet_and_pod_show_all_that_bounds_a_batch() -> None:
+    """Each page has a panel for each of them, and p99 stands beside its target."""
+    for name in ("fleet", "pod"):
+        text = (CHART / "files" / "dashboards" / f"{name}.json").read_text()
+        by_title = {panel["title"]: panel for panel in json.loads(text)["panels"]}
+        for metric in ("ttft", "tpot", "itl"):
+            asked = " ".join(t["expr"] for t in by_title[f"{metric.upper()} p99"]["targets"])
+            assert f"paceline_{metric}_seconds_bucket" in asked
+            assert "paceline_sla_target_seconds" in asked
+        assert by_title["Batch: sequences a step"]["type"] == "heatmap"
+        assert {*NAME.findall(text)} >= SHOWN

@@ -16,22 +16,30 @@ class Arm:
     what: str
     engine: Mapping[str, str] = field(default_factory=dict)
     mode: Literal["Observe", "Auto"] = "Observe"
+    batch_size: int | None = None
+    """Max batch size instead of the manifest's."""
 
 
-def arms(max_wait_s: float) -> tuple[Arm, ...]:
-    """List them, from the plainest on; dynamic batches wait up to `max_wait_s`."""
+def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
+    """List them, from the plainest on; dynamic batches wait up to `max_wait_s`.
+
+    A static batch has `static_batch` requests, or as many as the max batch size.
+    """
     dynamic = {
         "PACELINE_ENGINE_SCHEDULING": "dynamic",
         "PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S": f"{max_wait_s:g}",
     }
     mixed = {"PACELINE_ENGINE_DYNAMIC_BUCKETS": "false"}
+    bucketed = {"PACELINE_ENGINE_DYNAMIC_BUCKETS": "true"}  # whatever the manifest says
     waits = {"PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S": f"{STATIC_WAIT_S:g}"}
     continuous = {"PACELINE_ENGINE_SCHEDULING": "continuous"}
     return (
         Arm(
             "static",
-            f"waits for exactly as many as the max batch size, {STATIC_WAIT_S:g} s at most",
+            f"waits for exactly {static_batch or 'as many'} requests"
+            f"{'' if static_batch else ' as the max batch size'}, {STATIC_WAIT_S:g} s at most",
             dynamic | mixed | waits,
+            batch_size=static_batch,
         ),
         Arm(
             "dynamic, mixed",
@@ -41,7 +49,7 @@ def arms(max_wait_s: float) -> tuple[Arm, ...]:
         Arm(
             "dynamic, bucketed",
             f"waits up to {max_wait_s:g} s, prompts of about equal length together",
-            dynamic,
+            dynamic | bucketed,
         ),
         Arm("continuous", "requests join and leave at each step; limits as declared", continuous),
         Arm(

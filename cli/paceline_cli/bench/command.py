@@ -17,6 +17,9 @@ from paceline_cli.bench.options import (
 _manifest = click.option(
     "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
 )
+_resume = click.option(
+    "--resume", is_flag=True, help="Go on with what an interrupted run left in --out."
+)
 _QUICK_POINTS = 3
 _QUICK_REQUESTS = 40
 
@@ -137,6 +140,12 @@ def check(**given: Any) -> None:
     show_default=True,
     help="Points along each limit, at most.",
 )
+@click.option(
+    "--axis",
+    type=click.Choice(["batch_size", "token_budget"]),
+    help="Sweep this limit alone.",
+)
+@_resume
 @click.option("--png", type=click.Path(path_type=Path), help="Save the plot here.")
 @click.option(
     "--beside",
@@ -162,10 +171,23 @@ def sweep(path: Path, points: int, quick: bool, **given: Any) -> None:
     traffic = given_traffic(given)
     if quick:
         traffic, points = replace(traffic, requests=_QUICK_REQUESTS), min(points, _QUICK_POINTS)
-    options = SweepOptions(
-        path, given["out"], traffic, points, png=given["png"], beside=given["beside"]
-    )
+    options = SweepOptions(manifest=path, traffic=traffic, per_axis=points, **given)
     run(run_sweep(options, Console()))
+
+
+@bench.command()
+@click.argument("results", type=click.Path(path_type=Path), nargs=-1, required=True)
+def machines(results: tuple[Path, ...]) -> None:
+    """Set sweeps of one service on several machines side by side, as a table.
+
+    RESULTS are the sweep.json of each. Every row is the tuner's own point there.
+    """
+    from rich.console import Console
+
+    from paceline_cli.bench.machines import show_machines
+    from paceline_cli.bench.sweep_points import read_sweeps
+
+    show_machines(read_sweeps(results), Console())
 
 
 @bench.command()
@@ -194,6 +216,12 @@ def sweep(path: Path, points: int, quick: bool, **given: Any) -> None:
     show_default=True,
     help="Seconds that a dynamic batch waits for others.",
 )
+@click.option(
+    "--static-batch",
+    type=click.IntRange(1),
+    help="Requests that a static batch waits for; the max batch size if absent.",
+)
+@_resume
 @click.option("--png", type=click.Path(path_type=Path), help="Save both charts here.")
 @click.option("--quick", is_flag=True, help="40 requests at one load: for CI, not for a p99.")
 @traffic_options

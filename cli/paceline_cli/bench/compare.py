@@ -1,5 +1,6 @@
 """`paceline bench compare`: the same traffic under each way of batching, one after the other."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -20,25 +21,38 @@ from paceline_cli.bench.compare_report import (
     write_report,
 )
 from paceline_cli.bench.endpoint import opened
+from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.measures import NAMES
 from paceline_cli.bench.run import fitting
-from paceline_cli.bench.sweep import SETTLE_S, SweepError, settled, write_sweep_copy
+from paceline_cli.bench.sweep import (
+    SETTLE_S,
+    LiveLimits,
+    SweepError,
+    declared_limits,
+    lease_s,
+    settled,
+    write_sweep_copy,
+)
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.bench.trial import Trial, offer
 from paceline_cli.fitted_manifest import slowness
+from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import UTILIZATION, machine, measure_speed
+from paceline_cli.traffic.calibration import UTILIZATION, Speed, machine, measure_speed
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.open_loop import Asking
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.serving import local_tuner, serving
 from paceline_tuner.pods import PodClient, PodError
 from paceline_tuner.service_spec import SLA
+from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Load
 
 _LEAST_PATIENCE_S: Final = 120.0
-_LEAST_WIDTH: Final = 130
+_LEAST_WIDTH: Final = 150
+_SPEED: Final = "speed"
+"""The name under which the calibration is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,19 @@ class CompareOptions:
     """Multiples of the rate."""
     max_wait_s: float = 0.1
     """How long a dynamic batch waits for requests, at most, in seconds."""
+    static_batch: int | None = None
+    """How many requests a static batch waits for; the max batch size where None."""
+    resume: bool = False
+    """Whether trials that an earlier run left in the folder count."""
     png: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What is kept of one trial."""
+
+    found: ArmResult
+    series: Series
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +96,30 @@ class _Fitted:
 async def run_compare(options: CompareOptions, console: Console) -> Path:
     """Serve in each way, offer the same requests at each load, report; the report's path."""
     manifest = options.out / "service.yaml"
-    fitted = await _fitted(options, manifest, console)
-    chosen = [settled(chosen_traffic(_at(fitted.traffic, load))) for load in options.loads]
-    ways = arms(options.max_wait_s)
-    one_s = sum(each.stretch.warmup_s + each.stretch.seconds for each in chosen)
-    _say(console, f"{len(ways)} ways of batching, about {len(ways) * one_s / 60:.0f} minutes")
-    found: list[ArmResult] = []
-    series: list[Series] = []
+    kept = _kept(options)
+    fitted = await _fitted(options, manifest, kept, console)
+    chosen = {load: settled(chosen_traffic(_at(fitted.traffic, load))) for load in options.loads}
+    ways = arms(options.max_wait_s, options.static_batch)
+    left = {
+        arm.name: {
+            load: each for load, each in chosen.items() if not kept.has(_trial(arm.name, load))
+        }
+        for arm in ways
+    }
+    _say(console, _planned(left))
     for arm in ways:
-        write_sweep_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
-        async with (
-            HttpxPodClient() as pods,
-            local_tuner() as tuner,
-            serving(
-                manifest, port=None, tuner=tuner, folder=state_dir(), engine_settings=arm.engine
-            ) as live,
-        ):
-            await live.ready.wait()
-            async with opened(live.place.url) as client:
-                for load, traffic in zip(options.loads, chosen, strict=True):
-                    trial, counts = await _play(live, pods, client, traffic, fitted)
-                    found.append(_result(arm, load, trial, counts))
-                    series.append(series_of(arm.name, load, trial))
-                    _say(console, f"{arm.name}, load {load:g}: {_line(found[-1])}")
+        if left[arm.name]:
+            write_sweep_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
+
+            def ended(played: _Played) -> None:
+                found = played.found
+                kept.keep(_trial(found.arm, found.load), played)
+                _say(console, f"{found.arm}, load {found.load:g}: {_line(found)}")
+
+            await _serve(arm, manifest, left[arm.name], fitted, ended)
+    played_all = [
+        kept.read(_trial(arm.name, load), _Played) for arm in ways for load in options.loads
+    ]
     comparison = Comparison(
         schema=COMPARE_SCHEMA,
         model=fitted.model,
@@ -103,17 +130,90 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
         seed=options.traffic.seed,
         warmup=f"At least {SETTLE_S:g} s before each figure were warm-up, the same for all.",
         arms={arm.name: arm.what for arm in ways},
-        found=tuple(found),
+        found=tuple(each.found for each in played_all),
+        series=tuple(each.series for each in played_all),
     )
     console.width = max(console.width, _LEAST_WIDTH)
     console.print(table(comparison))
-    page = write_report(comparison, series, options.out, png=options.png)
+    page = write_report(comparison, options.out, png=options.png)
     _say(console, f"report: {page}")
     return page
 
 
-async def _fitted(options: CompareOptions, manifest: Path, console: Console) -> _Fitted:
-    """Measure continuous batching's speed: the load of all is a share of what it can do."""
+def _kept(options: CompareOptions) -> KeptTrials:
+    """Open what earlier runs left; each load is a trial of its own."""
+    asked = {
+        **measurement("compare", options.manifest, options.traffic),
+        "max_wait_s": f"{options.max_wait_s:g}",
+        "static_batch": f"{options.static_batch}",
+    }
+    return kept_trials(options.out / "trials", asked, resume=options.resume)
+
+
+def _trial(arm: str, load: float) -> str:
+    return f"{arm} load {load:g}"
+
+
+def _planned(left: Mapping[str, Mapping[float, ChosenTraffic]]) -> str:
+    trials = [each.stretch for by_load in left.values() for each in by_load.values()]
+    minutes = sum(each.warmup_s + each.seconds for each in trials) / 60
+    num_kept = sum(not by_load for by_load in left.values())
+    kept = f", {num_kept} of them measured before" if num_kept else ""
+    return f"{len(left)} ways of batching{kept}; about {minutes:.0f} minutes are left"
+
+
+async def _serve(
+    arm: Arm,
+    manifest: Path,
+    chosen: Mapping[float, ChosenTraffic],
+    fitted: _Fitted,
+    on_played: Callable[[_Played], None],
+) -> None:
+    """Serve in one way, and offer the requests of each load."""
+    async with (
+        HttpxPodClient() as pods,
+        local_tuner() as tuner,
+        serving(
+            manifest, port=None, tuner=tuner, folder=state_dir(), engine_settings=arm.engine
+        ) as live,
+    ):
+        await live.ready.wait()
+        limits = LiveLimits(pods)
+        async with opened(live.place.url) as client:
+            for load, traffic in chosen.items():
+                if arm.batch_size is not None:
+                    held = replace(declared_limits(live.service.spec), batch_size=arm.batch_size)
+                    await limits.hold(_pod(live), held, lease_s=lease_s(traffic.stretch))
+                trial, counts = await _play(live, pods, client, traffic, fitted)
+                on_played(
+                    _Played(_result(arm, load, trial, counts), series_of(arm.name, load, trial))
+                )
+
+
+async def _fitted(
+    options: CompareOptions, manifest: Path, kept: KeptTrials, console: Console
+) -> _Fitted:
+    """Read off continuous batching's speed: the load of all is a share of what it can do."""
+    if not kept.has(_SPEED):
+        kept.keep(_SPEED, await _speed(options, manifest, console))
+    speed = kept.read(_SPEED, Speed)
+    spec = load(options.manifest).spec
+    declared = tuning_spec(spec).sla
+    factor = slowness(declared, speed)
+    traffic = fitting(options.traffic, spec.engine.max_model_len)
+    if traffic.needs_rate:
+        traffic = replace(traffic, rate_rps=float(f"{UTILIZATION * speed.capacity_rps:.3g}"))
+    note = ""
+    if factor != 1:
+        note = (
+            "This machine is too slow for the manifest's targets,"
+            f" so this run declares them {factor:g} times as long."
+        )
+    return _Fitted(spec.model.uri, _longer(declared, factor), factor, note, traffic)
+
+
+async def _speed(options: CompareOptions, manifest: Path, console: Console) -> Speed:
+    """Measure how fast the service is as the manifest declares it."""
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
     async with (
         local_tuner() as tuner,
@@ -122,25 +222,12 @@ async def _fitted(options: CompareOptions, manifest: Path, console: Console) -> 
         _say(console, f"loading {live.service.spec.model.uri}, and calibrating")
         await live.ready.wait()
         async with opened(live.place.url) as client:
-            speed = await measure_speed(
+            return await measure_speed(
                 client,
                 model=live.service.served_name,
                 corpus=help_topics(),
                 seed=options.traffic.seed,
             )
-        declared = tuning_spec(live.service.spec).sla
-        factor = slowness(declared, speed)
-        traffic = fitting(options.traffic, live.service.spec.engine.max_model_len)
-        if traffic.needs_rate:
-            traffic = replace(traffic, rate_rps=float(f"{UTILIZATION * speed.capacity_rps:.3g}"))
-        model = live.service.spec.model.uri
-    note = ""
-    if factor != 1:
-        note = (
-            "This machine is too slow for the manifest's targets,"
-            f" so this run declares them {factor:g} times as long."
-        )
-    return _Fitted(model, _longer(declared, factor), factor, note, traffic)
 
 
 def _longer(sla: SLA, factor: float) -> SLA:
@@ -206,11 +293,8 @@ def _result(arm: Arm, load: float, trial: Trial, counts: tuple[Load, Load]) -> A
 
 
 async def _load(live: LiveService, pods: PodClient) -> Load:
-    found = live.target.pods
-    if not found:
-        raise SweepError(f"{live.name} is not ready any more: {live.phase}")
     try:
-        telemetry = await pods.get_telemetry(found[0], 0)
+        telemetry = await pods.get_telemetry(_pod(live), 0)
     except PodError as problem:
         raise SweepError(f"the engine's counts could not be read: {problem}") from problem
     if telemetry.load is None:
@@ -218,13 +302,20 @@ async def _load(live: LiveService, pods: PodClient) -> Load:
     return telemetry.load
 
 
+def _pod(live: LiveService) -> PodTarget:
+    found = live.target.pods
+    if not found:
+        raise SweepError(f"{live.name} is not ready any more: {live.phase}")
+    return found[0]
+
+
 def table(comparison: Comparison) -> Table:
     """The figures on a terminal."""
     made = Table(title="Latency in ms", title_justify="left")
     for head in ("batching", "load", "attainment %", "goodput tok/s", "all tok/s", "padding"):
-        made.add_column(head, justify="left" if head == "batching" else "right")
+        made.add_column(head, justify="left" if head == "batching" else "right", no_wrap=True)
     for name in NAMES:
-        made.add_column(f"{name} p99", justify="right")
+        made.add_column(f"{name} p99", justify="right", no_wrap=True)
     for found in comparison.found:
         measured = found.measured
         made.add_row(

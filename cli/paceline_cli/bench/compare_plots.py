@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from paceline_cli.bench.run_plots import drawable
 from paceline_cli.bench.run_report import target_ms
 from paceline_cli.bench.sweep_points import worth
 from paceline_cli.plot_style import FAINT, INK, plain_log_ticks, styled
 
 if TYPE_CHECKING:
-    from paceline_cli.bench.compare_report import Comparison, Series
+    from paceline_cli.bench.compare_report import Comparison
 
 _LOOKS: Final = (
     ("#D55E00", "--"),
@@ -41,6 +43,8 @@ def goodput_over_load(comparison: Comparison) -> Figure:
                     axis.vlines(x, each.low, each.high, color=color, linewidth=1)
                     top = max(top, each.high)
         axis.set_ylim(0, top * 1.1)
+        axis.xaxis.set_major_locator(FixedLocator(sorted({f.load for f in comparison.found})))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_xlabel("load, as a multiple of the rate")
         axis.set_title(
             "Goodput: output tokens/s within every target" if has_targets else "Output tokens/s"
@@ -49,8 +53,12 @@ def goodput_over_load(comparison: Comparison) -> Figure:
     return figure
 
 
-def p99_over_time(comparison: Comparison, series: Sequence[Series]) -> Figure:
-    """Moving p99s of TTFT and ITL at the load nearest to 1, with the targets."""
+def p99_over_time(comparison: Comparison) -> Figure:
+    """Moving p99s of TTFT and ITL at the load nearest to 1, with the targets.
+
+    Requests without an answer are marks at the upper edge.
+    """
+    series = comparison.series
     loads = sorted({each.load for each in series}, key=lambda load: abs(load - 1))
     with styled():
         figure = Figure(figsize=(9, 5.2), layout="constrained")
@@ -62,8 +70,16 @@ def p99_over_time(comparison: Comparison, series: Sequence[Series]) -> Figure:
                     if each.arm == arm and each.load == loads[0]:
                         xs, ys = each.by_name[name]
                         label = arm if name == "TTFT" else None
-                        axis.plot(xs, ys, color=color, linestyle=line, linewidth=1.8, label=label)
-                        shown += [y for y in ys if y > 0]
+                        drawn = [drawable(y) for y in ys]
+                        axis.plot(
+                            xs, drawn, color=color, linestyle=line, linewidth=1.8, label=label
+                        )
+                        shown += [y for y in drawn if y > 0]
+                        lost = [x for x, y in zip(xs, ys, strict=True) if y == math.inf]
+                        axis.plot(
+                            lost, [0.97] * len(lost), "^", markersize=4, color=color,
+                            transform=axis.get_xaxis_transform(),
+                        )  # fmt: skip
             _target(axis, target_ms(comparison.sla, name))
             axis.set_title(f"{name}, moving p99 (ms)")
             if shown:

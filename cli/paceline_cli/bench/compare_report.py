@@ -1,13 +1,12 @@
 """The comparison's report: one HTML file that needs nothing else, and the same figures as JSON."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from paceline_cli.bench.cells import LEGEND, estimate_cell, quantile_cell
 from paceline_cli.bench.compare_plots import goodput_over_load, p99_over_time
-from paceline_cli.bench.document import as_json
+from paceline_cli.bench.document import as_json, read_result
 from paceline_cli.bench.measures import NAMES, Measures
 from paceline_cli.bench.run_plots import moving_p99, of
 from paceline_cli.bench.trial import Trial
@@ -39,6 +38,17 @@ class ArmResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """The moving p99s of one trial, for the plot."""
+
+    arm: str
+    load: float
+    by_name: dict[str, tuple[list[float], list[float | None]]]
+    """Seconds and milliseconds of TTFT and ITL: infinite where requests had no answer, None where
+    none was due."""
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """A whole run of `bench compare`."""
 
@@ -54,21 +64,16 @@ class Comparison:
     arms: dict[str, str]
     """What each way of batching does."""
     found: tuple[ArmResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The moving p99s of one trial, for the plot."""
-
-    arm: str
-    load: float
-    by_name: dict[str, tuple[list[float], list[float]]]
-    """Seconds and milliseconds of TTFT and ITL."""
+    series: tuple[Series, ...]
 
 
 def series_of(arm: str, load: float, trial: Trial) -> Series:
     """Read the moving p99s of what was measured."""
-    counted = [one for one in trial.records if trial.start_at <= one.planned_at < trial.end_at]
+    counted = [
+        one
+        for one in trial.records
+        if trial.start_at <= one.planned_at < trial.end_at and one.outcome != "cancelled"
+    ]
     by_name = {}
     for name in ("TTFT", "ITL"):
         points = [(one.planned_at - trial.start_at, ms) for one in counted for ms in of(name, one)]
@@ -76,13 +81,16 @@ def series_of(arm: str, load: float, trial: Trial) -> Series:
     return Series(arm, load, by_name)
 
 
-def write_report(
-    comparison: Comparison, series: Sequence[Series], folder: Path, *, png: Path | None = None
-) -> Path:
+def read_comparison(path: Path) -> Comparison:
+    """Read what `compare` wrote. Raises BadInputError."""
+    return read_result(path, Comparison, COMPARE_SCHEMA)
+
+
+def write_report(comparison: Comparison, folder: Path, *, png: Path | None = None) -> Path:
     """Write `compare.html` and `compare.json` into the folder; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     loads = goodput_over_load(comparison)
-    times = p99_over_time(comparison, series)
+    times = p99_over_time(comparison)
     if png:
         png.parent.mkdir(parents=True, exist_ok=True)
         loads.savefig(png, dpi=140)
@@ -106,7 +114,7 @@ def _cells(found: ArmResult) -> list[str]:
     measured = found.measured
     return [
         str(measured.offered),
-        str(measured.missed),
+        str(measured.unanswered),
         estimate_cell(measured.attainment, 1, scale=100),
         estimate_cell(measured.goodput_tokens_per_s, 1),
         estimate_cell(measured.output_tokens_per_s, 1),

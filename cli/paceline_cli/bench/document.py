@@ -52,15 +52,28 @@ def read_run(path: Path) -> RunResult:
 
 def read_result(path: Path, kind: type[_Read], schema: str) -> _Read:
     """Read a result of one schema. Raises BadInputError."""
+    found = _loaded(path)
+    told = found.get("schema") if isinstance(found, dict) else None
+    if told != schema:
+        raise BadInputError(f"{path}: schema must be {schema}, got {told!r}")
+    return _converted(found, kind, path)
+
+
+def read_as(path: Path, kind: type[_Read]) -> _Read:
+    """Read what `as_json` wrote. Raises BadInputError."""
+    return _converted(_loaded(path), kind, path)
+
+
+def _loaded(path: Path) -> Any:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as problem:
         raise BadInputError(f"{path}: no such file") from problem
     except (OSError, ValueError) as problem:
         raise BadInputError(f"{path}: cannot be read as JSON: {problem}") from problem
-    told = found.get("schema") if isinstance(found, dict) else None
-    if told != schema:
-        raise BadInputError(f"{path}: schema must be {schema}, got {told!r}")
+
+
+def _converted(found: Any, kind: type[_Read], path: Path) -> _Read:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as problem:

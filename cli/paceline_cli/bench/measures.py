@@ -87,7 +87,7 @@ class Measures:
     e2e: Latency
 
     @property
-    def missed(self) -> int:
+    def unanswered(self) -> int:
         """Refused, failed or without an end in time."""
         return self.offered - self.outcomes.get("ok", 0)
 

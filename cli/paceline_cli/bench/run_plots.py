@@ -96,14 +96,14 @@ def of(name: str, record: ClientRecord) -> Sequence[float]:
 
 def moving_p99(
     points: Sequence[tuple[float, float]], end_s: float, *, steps: int = 80
-) -> tuple[list[float], list[float]]:
-    """The p99 of what came within the last part of the run; NaN where nothing did."""
+) -> tuple[list[float], list[float | None]]:
+    """The p99 of what was due within the last part of the run; None where nothing was."""
     window_s = _WINDOW_SHARE * end_s
     times = [end_s * (step + 1) / steps for step in range(steps)]
     found = [
         percentile((ms for at, ms in points if now - window_s < at <= now), 0.99) for now in times
     ]
-    return times, [math.nan if ms is None or math.isinf(ms) else ms for ms in found]
+    return times, found
 
 
 def _moving(axis: Any, points: Sequence[tuple[float, float]], end_s: float) -> None:
@@ -118,7 +118,13 @@ def _moving(axis: Any, points: Sequence[tuple[float, float]], end_s: float) -> N
         markeredgewidth=0,
         rasterized=True,
     )
-    axis.plot(*moving_p99(points, end_s), color=BEFORE, linewidth=2)
+    at_s, p99_ms = moving_p99(points, end_s)
+    axis.plot(at_s, [drawable(ms) for ms in p99_ms], color=BEFORE, linewidth=2)
+
+
+def drawable(ms: float | None) -> float:
+    """Leave a gap in a line where nothing was, or where it is infinite."""
+    return math.nan if ms is None or math.isinf(ms) else ms
 
 
 def _near(target: float | None, values: Sequence[float]) -> float | None:

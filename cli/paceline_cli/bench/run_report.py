@@ -34,13 +34,13 @@ def progress(console: Console, total: int) -> Iterator[Callable[[ClientRecord], 
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        task = shown.add_task("answered", total=total)
-        missed = 0
+        task = shown.add_task("ended", total=total)
+        unanswered = 0
 
         def on_record(record: ClientRecord) -> None:
-            nonlocal missed
-            missed += record.outcome not in {"ok", "cancelled"}
-            shown.update(task, advance=1, description=f"answered, {missed} missed")
+            nonlocal unanswered
+            unanswered += record.outcome not in {"ok", "cancelled"}
+            shown.update(task, advance=1, description=f"ended, {unanswered} of them unanswered")
 
         yield on_record
 

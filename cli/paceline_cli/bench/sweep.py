@@ -9,10 +9,12 @@ import httpx
 import yaml
 from rich.console import Console
 
+from paceline_api.inference_service import Spec
 from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.bench.cells import estimate_cell, short_quantile
 from paceline_cli.bench.endpoint import opened
-from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Setting, grid
+from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Axis, Setting, grid
+from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.measures import Measures
 from paceline_cli.bench.run import fitting
 from paceline_cli.bench.sweep_points import (
@@ -30,7 +32,7 @@ from paceline_cli.fitted_manifest import slowness, write_copy
 from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
-from paceline_cli.traffic.calibration import UTILIZATION, machine, measure_speed
+from paceline_cli.traffic.calibration import UTILIZATION, Speed, machine, measure_speed
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.open_loop import Asking
 from paceline_cli.up.live import LiveService
@@ -45,6 +47,8 @@ SETTLE_S: Final = 20.0
 _LEAST_LEASE_S: Final = 120.0
 _LEAST_PATIENCE_S: Final = 60.0
 _RATE_DIGITS: Final = 3
+_SPEED: Final = "speed"
+_TUNER: Final = "tuner"
 
 
 class SweepError(LocalError):
@@ -62,11 +66,17 @@ class SweepOptions:
     png: Path | None = None
     beside: tuple[Path, ...] = ()
     """Results of the same sweep on other machines, for a table."""
+    axis: Axis | None = None
+    """Sweep this limit alone."""
+    resume: bool = False
+    """Whether points that an earlier run left in the folder count."""
 
 
 async def run_sweep(options: SweepOptions, console: Console) -> Path:
     """Serve, sweep, tune, report; the report's path."""
     others = read_sweeps(options.beside)
+    asked = measurement("sweep", options.manifest, options.traffic)
+    kept = kept_trials(options.out / "trials", asked, resume=options.resume)
     manifest = options.out / "service.yaml"
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
     async with (
@@ -78,7 +88,7 @@ async def run_sweep(options: SweepOptions, console: Console) -> Path:
         _say(console, f"loading {live.service.spec.model.uri}")
         await live.ready.wait()
         async with opened(live.place.url) as client:
-            sweep = await _SweepRun(options, live, pods, client, console).run()
+            sweep = await _SweepRun(options, live, pods, client, console, kept=kept).run()
     page = write_report(sweep, options.out, png=options.png, others=others)
     _say(console, f"report: {page}")
     return page
@@ -94,12 +104,15 @@ class _SweepRun:
         pods: PodClient,
         client: httpx.AsyncClient,
         console: Console,
+        *,
+        kept: KeptTrials,
     ) -> None:
         self._options = options
         self._live = live
         self._pods = pods
         self._limits = LiveLimits(pods)
         self._client = client
+        self._kept = kept
         self._console = console
         self._report: PodReport | None = None
         live.on_report.append(lambda report: self._keep(report.pods))
@@ -109,13 +122,11 @@ class _SweepRun:
         options, live = self._options, self._live
         factor, note, chosen = await self._calibrated()
         settings = self._grid()
-        _say(self._console, planned_time(chosen, len(settings)))
-        points = [
-            Point(setting, trial.measures, client_lagged=trial.client.is_saturated)
-            for setting in settings
-            for trial in [await self._point(setting, chosen)]
-        ]
-        star = await self._tuned(chosen, factor)
+        left = [each for each in settings if not self._kept.has(_trial(each))]
+        _say(self._console, planned_time(chosen, len(left), num_kept=len(settings) - len(left)))
+        for setting in left:
+            self._kept.keep(_trial(setting), await self._point(setting, chosen))
+        star = await self._star(chosen, factor)
         return Sweep(
             schema=SWEEP_SCHEMA,
             name=live.name,
@@ -127,7 +138,7 @@ class _SweepRun:
             traffic=chosen.words,
             seed=options.traffic.seed,
             warmup=_warmup_words(chosen.stretch),
-            points=tuple(points),
+            points=tuple(self._kept.read(_trial(each), Point) for each in settings),
             chosen=star,
         )
 
@@ -138,13 +149,16 @@ class _SweepRun:
     async def _calibrated(self) -> tuple[float, str, ChosenTraffic]:
         """How much longer targets must be here, why, and the traffic of every point."""
         options, live = self._options, self._live
-        _say(self._console, "calibrating: how fast does this machine serve?")
-        speed = await measure_speed(
-            self._client,
-            model=live.service.served_name,
-            corpus=help_topics(),
-            seed=options.traffic.seed,
-        )
+        if not self._kept.has(_SPEED):
+            _say(self._console, "calibrating: how fast does this machine serve?")
+            measured = await measure_speed(
+                self._client,
+                model=live.service.served_name,
+                corpus=help_topics(),
+                seed=options.traffic.seed,
+            )
+            self._kept.keep(_SPEED, measured)
+        speed = self._kept.read(_SPEED, Speed)
         factor, note = slowness(self._sla, speed), ""
         if factor != 1:
             note = (
@@ -157,34 +171,35 @@ class _SweepRun:
         rate = round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
         return factor, note, chosen_traffic(traffic, rate if traffic.needs_rate else None)
 
-    def _declared(self) -> Setting:
-        """The limits that the manifest declares: each axis holds the other's."""
-        spec = tuning_spec(self._live.service.spec)
-        return Setting(
-            "batch_size",
-            spec.batch_size.initial or spec.batch_size.max or BATCH_SIZES[-1],
-            spec.token_budget.initial or spec.token_budget.max or TOKEN_BUDGETS[-1],
-        )
-
     def _grid(self) -> tuple[Setting, ...]:
-        held = self._declared()
-        return grid(
+        held = declared_limits(self._live.service.spec)
+        settings = grid(
             batch_size=held.batch_size,
             token_budget=held.token_budget,
             per_axis=self._options.per_axis,
         )
+        axis = self._options.axis
+        return tuple(each for each in settings if axis is None or each.axis == axis)
 
-    async def _point(self, setting: Setting, chosen: ChosenTraffic) -> Trial:
-        lease_s = max(_LEAST_LEASE_S, 3 * (chosen.stretch.warmup_s + chosen.stretch.seconds))
-        await self._limits.hold(self._pod(), setting, lease_s=lease_s)
+    async def _point(self, setting: Setting, chosen: ChosenTraffic) -> Point:
+        await self._limits.hold(self._pod(), setting, lease_s=lease_s(chosen.stretch))
         trial = await self._offer(chosen)
         _say(self._console, f"{_words(setting)}: {_line(trial.measures)}")
-        return trial
+        return Point(setting, trial.measures, client_lagged=trial.client.is_saturated)
+
+    async def _star(self, chosen: ChosenTraffic, factor: float) -> TunedPoint | None:
+        if self._kept.has(_TUNER):
+            return self._kept.read(_TUNER, TunedPoint)
+        star = await self._tuned(chosen, factor)
+        if star is not None:
+            self._kept.keep(_TUNER, star)
+        return star
 
     async def _tuned(self, chosen: ChosenTraffic, factor: float) -> TunedPoint | None:
         """Hand the limits to the tuner, let it settle, and measure it on the same requests."""
         options = self._options
-        await self._limits.hold(self._pod(), self._declared(), lease_s=_LEAST_LEASE_S)
+        declared = declared_limits(self._live.service.spec)
+        await self._limits.hold(self._pod(), declared, lease_s=_LEAST_LEASE_S)
         write_sweep_copy(options.manifest, self._live.path, mode="Auto", slowness=factor)
         trial = await self._offer(settled(chosen))
         pod = self._report
@@ -230,6 +245,21 @@ class _SweepRun:
         self._report = pods[0] if pods else self._report
 
 
+def declared_limits(spec: Spec) -> Setting:
+    """Read the limits that a manifest declares: each axis holds the other's."""
+    tuning = tuning_spec(spec)
+    return Setting(
+        "batch_size",
+        tuning.batch_size.initial or tuning.batch_size.max or BATCH_SIZES[-1],
+        tuning.token_budget.initial or tuning.token_budget.max or TOKEN_BUDGETS[-1],
+    )
+
+
+def lease_s(stretch: Stretch) -> float:
+    """Limits are held for longer than a trial takes, its last answers included."""
+    return max(_LEAST_LEASE_S, 3 * (stretch.warmup_s + stretch.seconds))
+
+
 def settled(chosen: ChosenTraffic) -> ChosenTraffic:
     """Give the tuner time to settle as its warm-up; what is measured stays the same."""
     stretch = chosen.stretch
@@ -238,15 +268,17 @@ def settled(chosen: ChosenTraffic) -> ChosenTraffic:
     return replace(chosen, stretch=replace(stretch, warmup_s=max(stretch.warmup_s, SETTLE_S)))
 
 
-def planned_time(chosen: ChosenTraffic, num_points: int) -> str:
+def planned_time(chosen: ChosenTraffic, num_points: int, *, num_kept: int = 0) -> str:
     """Say how long a sweep takes, and of what."""
     stretch = chosen.stretch
+    before = f"{num_kept} points were measured before; " if num_kept else ""
     if stretch.concurrency is not None:
-        return f"{num_points} points and the tuner's: {chosen.words}"
+        return f"{before}{num_points} points and the tuner's: {chosen.words}"
     whole_s = num_points * (stretch.warmup_s + stretch.seconds)
     whole_s += settled(chosen).stretch.warmup_s + stretch.seconds
     return (
-        f"{num_points} points and the tuner's, {stretch.warmup_s + stretch.seconds:.0f} s each:"
+        f"{before}{num_points} points and the tuner's,"
+        f" {stretch.warmup_s + stretch.seconds:.0f} s each:"
         f" about {max(1, round(whole_s / 60))} minutes; {chosen.words}"
     )
 
@@ -320,6 +352,10 @@ def write_sweep_copy(source: Path, target: Path, *, mode: str, slowness: float) 
     draft.unlink()
 
 
+def _trial(setting: Setting) -> str:
+    return f"{setting.axis} {setting.batch_size} {setting.token_budget}"
+
+
 def _words(setting: Setting) -> str:
     return f"batch {setting.batch_size}, tokens {setting.token_budget}"
 
@@ -329,13 +365,14 @@ def _line(measured: Measures) -> str:
         f"{latency.name} p99 {short_quantile(latency.at(0.99))} ms"
         for latency in measured.latencies
     )
-    missed = f"{measured.missed} of {measured.offered} missed"
-    good = (
-        f", {estimate_cell(measured.goodput_tokens_per_s, 1)} of them good"
-        if measured.goodput_tokens_per_s.value is not None
+    attained = (
+        f"{estimate_cell(measured.attainment, 1, scale=100)} % attained, "
+        if measured.attainment.value is not None
         else ""
     )
-    return f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s{good}; {p99}; {missed}"
+    tokens = f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s"
+    unanswered = f"{measured.unanswered} of {measured.offered} unanswered"
+    return f"{attained}{tokens}; {p99}; {unanswered}"
 
 
 def _say(console: Console, text: str) -> None:

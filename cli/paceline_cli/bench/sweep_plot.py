@@ -24,11 +24,14 @@ _ROOM: Final = 1.6
 
 
 def curves(sweep: Sweep) -> Figure:
-    """One row a latency and one for throughput, one column a limit."""
+    """One row a latency and one for throughput, one column a limit that was swept."""
+    columns: Sequence[Axis] = [each for each in _COLUMNS if sweep.along(each)] or _COLUMNS
     with styled():
         figure = Figure(figsize=(9, 12.5), layout="constrained")
-        grid = figure.subplots(len(NAMES) + 1, len(_COLUMNS), sharey="row", sharex="col")
-        for column, axis_name in enumerate(_COLUMNS):
+        grid = figure.subplots(
+            len(NAMES) + 1, len(columns), sharey="row", sharex="col", squeeze=False
+        )
+        for column, axis_name in enumerate(columns):
             points = sweep.along(axis_name)
             for row, name in enumerate(NAMES):
                 _latency_panel(grid[row][column], sweep, points, axis_name, name)
@@ -105,12 +108,20 @@ def _throughput_panel(axis: Any, sweep: Sweep, points: Sequence[Point], axis_nam
             linewidth=1.8,
             markersize=5,
         )
+        for point in points:
+            low, high = (each := read(point.measured)).low, each.high
+            if low is not None and high is not None:
+                axis.vlines(point.setting.place, low, high, color=color, linewidth=1, alpha=0.7)
         if sweep.chosen is not None:
             axis.plot(
                 [_place(sweep.chosen, axis_name)], [read(sweep.chosen.measured).value or 0.0],
                 marker="*", markersize=11, color=color, markeredgecolor=CHOSEN, zorder=5,
             )  # fmt: skip
-    rates = [p.measured.output_tokens_per_s.value or 0.0 for p in _all(sweep)]
+    rates = [
+        top or 0.0
+        for p in _all(sweep)
+        for top in (p.measured.output_tokens_per_s.high, p.measured.output_tokens_per_s.value)
+    ]
     axis.set_ylim(0, max([*rates, 1.0]) * 1.15)
     knee = sweep.knee(axis_name)
     if knee is not None:

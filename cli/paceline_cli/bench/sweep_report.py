@@ -26,7 +26,7 @@ class SweepRow:
     batch_size: int
     token_budget: int
     offered: int
-    missed: int
+    unanswered: int
     attainment: str
     goodput: str
     tokens_per_s: str
@@ -72,7 +72,7 @@ def render(sweep: Sweep, curves_svg: str, others: Sequence[Sweep] = ()) -> str:
     return rendered(
         "bench/sweep.html.j2",
         sweep=sweep,
-        tables=[(title, _rows(sweep, axis)) for title, axis in _TITLES],
+        tables=[(title, _rows(sweep, axis)) for title, axis in _TITLES if sweep.along(axis)],
         chosen=_row(sweep.chosen, sweep.chosen.measured) if sweep.chosen else None,
         names=NAMES,
         shares=[label(share) for share in SHARES],
@@ -125,7 +125,7 @@ def _row(
         batch_size=limits.batch_size,
         token_budget=limits.token_budget,
         offered=measured.offered,
-        missed=measured.missed,
+        unanswered=measured.unanswered,
         attainment=estimate_cell(measured.attainment, 1, scale=100),
         goodput=estimate_cell(measured.goodput_tokens_per_s, 1),
         tokens_per_s=estimate_cell(measured.output_tokens_per_s, 1),

@@ -27,7 +27,7 @@ from paceline_cli.traffic.calibration import (
 from paceline_cli.traffic.client_span import span
 from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import plan
-from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.up.live import LiveService
 from paceline_cli.up.screen import LiveView
@@ -118,7 +118,7 @@ class Act:
             start_at = time.monotonic()
             async with asyncio.TaskGroup() as group:
                 load_task = group.create_task(
-                    drive(client, requests, model=model, sink=self._records.append)
+                    drive_open(client, requests, Asking(model), self._records.append)
                 )
                 await self._phases(rate_rps, start_at)
                 await load_task

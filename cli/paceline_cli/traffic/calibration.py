@@ -19,7 +19,7 @@ from paceline_cli.traffic.offered_load import (
     PlannedRequest,
     TokenLengths,
 )
-from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.prompts import excerpt
 from paceline_cli.traffic.record import ClientRecord
 
@@ -91,7 +91,7 @@ async def _serve(
 ) -> tuple[list[ClientRecord], float]:
     records: list[ClientRecord] = []
     started_at = time.monotonic()
-    await drive(client, requests, model=model, sink=records.append)
+    await drive_open(client, requests, Asking(model), records.append)
     took_s = time.monotonic() - started_at
     bad = [record for record in records if record.outcome != "ok" or len(record.token_ats) < 2]  # noqa: PLR2004 - a gap has two ends
     if bad:

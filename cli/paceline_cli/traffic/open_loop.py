@@ -51,25 +51,13 @@ class Asking:
         return common | {"messages": messages, "max_completion_tokens": max_tokens}
 
 
-async def drive(
-    client: httpx.AsyncClient,
-    requests: Sequence[PlannedRequest],
-    *,
-    model: str,
-    sink: Sink,
-    timeout_s: float = 120.0,
+async def drive_open(
+    client: httpx.AsyncClient, requests: Sequence[PlannedRequest], asking: Asking, sink: Sink
 ) -> None:
     """Send every request at its planned time; return when all are answered.
 
     `client` has the server's address as its base URL; `sink` gets each record when it is complete.
     """
-    await drive_open(client, requests, Asking(model, timeout_s=timeout_s), sink)
-
-
-async def drive_open(
-    client: httpx.AsyncClient, requests: Sequence[PlannedRequest], asking: Asking, sink: Sink
-) -> None:
-    """Do the same with a server of any kind."""
     start_at = time.monotonic()
     async with asyncio.TaskGroup() as group:
         for request in requests:

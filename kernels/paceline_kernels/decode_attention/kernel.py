@@ -33,7 +33,7 @@ _PLANNED = 64
 
 # What changes from step to step is not compiled in: nothing compiles while serving.
 @triton.jit(
-    do_not_specialize=["num_rows", "table_stride"],
+    do_not_specialize=["num_rows", "num_programs", "num_multiprocessors", "table_stride"],
     do_not_specialize_on_alignment=["table_ptr", "lens_ptr", "ends_ptr", "runs_ptr", "arrived_ptr"],
 )
 def _decode_kernel(
@@ -111,6 +111,8 @@ def _decode_kernel(
             unseen = length - visible
             stop = tl.minimum(unseen + (part_end - row_begin) * UNIT, length)
             here = _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE) + at
+            is_whole = part_end - part_begin == row_end - row_begin
+            part = tl.where(is_whole, -1, program * 2 + (part_begin == row_begin).to(tl.int32))
             q = tl.load(q_ptr + here, mask=inside, other=0.0)
             out, peak, total = nothing_seen(TILE_Q, COLUMNS)
             out, peak, total = attend(
@@ -139,13 +141,13 @@ def _decode_kernel(
                 IS_WHOLE=False,
             )
             out /= total[:, None]
-            if part_end - part_begin == row_end - row_begin:
+            if part < 0:
                 tl.store(out_ptr + here, out.to(out_ptr.dtype.element_ty), mask=inside)
             else:
                 _leave_part(
                     out,
                     peak + tl.log2(total),
-                    program * 2 + (part_begin == row_begin).to(tl.int32),
+                    part,
                     partial_ptr,
                     lse_ptr,
                     kv_head,
@@ -155,31 +157,94 @@ def _decode_kernel(
                     TILE_Q,
                     COLUMNS,
                 )
-                first = program_of(row_begin, num_units, num_programs)
-                last = program_of(row_end - 1, num_units, num_programs)
-                # Of fewer units than programs, each has a program; others between are empty.
-                num_parts = tl.minimum(last - first + 1, row_end - row_begin)
-                counter = arrived_ptr + row * NUM_KV_HEADS + kv_head
-                # All threads have stored before one of them says so.
-                tl.debug_barrier()
-                if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
-                    tl.store(counter, 0)  # for the next layer
-                    _join_parts(
-                        first,
-                        last,
-                        num_units,
-                        num_programs,
-                        partial_ptr,
-                        lse_ptr,
-                        out_ptr + _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE),
-                        kv_head,
-                        NUM_KV_HEADS,
-                        GROUP,
-                        HEAD_SIZE,
-                        COLUMNS,
-                        MEMBERS,
-                        PARTS,
-                    )
+
+    # Joined after all rows, not between two: what the join computes would otherwise lie in
+    # registers while tiles are multiplied.
+    _join_rows(
+        first_row,
+        last_row,
+        begin,
+        end,
+        num_units,
+        num_programs,
+        lens_ptr,
+        ends_ptr,
+        arrived_ptr,
+        partial_ptr,
+        lse_ptr,
+        out_ptr,
+        kv_head,
+        NUM_KV_HEADS,
+        GROUP,
+        HEAD_SIZE,
+        COLUMNS,
+        MEMBERS,
+        PARTS,
+        WINDOW,
+        UNIT,
+    )
+
+
+@triton.jit
+def _join_rows(
+    first_row,
+    last_row,
+    begin,
+    end,
+    num_units,
+    num_programs,
+    lens_ptr,
+    ends_ptr,
+    arrived_ptr,
+    partial_ptr,
+    lse_ptr,
+    out_ptr,
+    kv_head,
+    NUM_KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MEMBERS: tl.constexpr,
+    PARTS: tl.constexpr,
+    WINDOW: tl.constexpr,
+    UNIT: tl.constexpr,
+):
+    """Join the rows of a run of which its part was the last to arrive.
+
+    Only its first and its last row can be parts.
+    """
+    for row in range(first_row, last_row + 1, tl.maximum(last_row - first_row, 1)):
+        row_end = tl.load(ends_ptr + row)
+        visible = tl.load(lens_ptr + row)
+        if WINDOW > 0:
+            visible = tl.minimum(visible, WINDOW)
+        row_begin = row_end - tl.cdiv(visible, UNIT)
+        if (row_begin < begin) | (row_end > end):
+            first = program_of(row_begin, num_units, num_programs)
+            last = program_of(row_end - 1, num_units, num_programs)
+            # Of fewer units than programs, each has a program; others between are empty.
+            num_parts = tl.minimum(last - first + 1, row_end - row_begin)
+            counter = arrived_ptr + row * NUM_KV_HEADS + kv_head
+            # All threads have stored before one of them says so.
+            tl.debug_barrier()
+            if tl.atomic_add(counter, 1, sem="acq_rel") == num_parts - 1:
+                tl.store(counter, 0)  # for the next layer
+                _join_parts(
+                    first,
+                    last,
+                    num_units,
+                    num_programs,
+                    partial_ptr,
+                    lse_ptr,
+                    out_ptr + _wide(row) * (NUM_KV_HEADS * GROUP * HEAD_SIZE),
+                    kv_head,
+                    NUM_KV_HEADS,
+                    GROUP,
+                    HEAD_SIZE,
+                    COLUMNS,
+                    MEMBERS,
+                    PARTS,
+                )
 
 
 @triton.jit

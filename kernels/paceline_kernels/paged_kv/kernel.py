@@ -65,7 +65,7 @@ def attend(
     for tile in range(start, end, TILE_KV):
         tokens = tile + offsets
         inside = tokens < end
-        slot = (tokens % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
+        slot = _in_block(tokens, BLOCK_SIZE) * NUM_KV_HEADS + kv_head
         at = (block.to(tl.int64) * block_stride + slot * HEAD_SIZE)[:, None] + columns[None, :]
         k = _tile_of(k_cache_ptr, at, inside, columns, HEAD_SIZE, COLUMNS, IS_WHOLE)
         v = _tile_of(v_cache_ptr, at, inside, columns, HEAD_SIZE, COLUMNS, IS_WHOLE)
@@ -106,7 +106,17 @@ def attend(
 @triton.jit
 def _blocks_of(table_ptr, tokens, end, BLOCK_SIZE: tl.constexpr):
     """Look up the blocks of the tokens that are before the end."""
-    return tl.load(table_ptr + tokens // BLOCK_SIZE, mask=tokens < end, other=0)
+    block = (tokens.to(tl.uint32) // BLOCK_SIZE).to(tl.int32)
+    return tl.load(table_ptr + block, mask=tokens < end, other=0)
+
+
+@triton.jit
+def _in_block(tokens, BLOCK_SIZE: tl.constexpr):
+    """Give the places of tokens in their blocks.
+
+    Without a sign, which no token has, a place follows from some bits of the number.
+    """
+    return (tokens.to(tl.uint32) % BLOCK_SIZE).to(tl.int32)
 
 
 @triton.jit
@@ -154,5 +164,6 @@ def _seen(scores, tokens, position, WINDOW: tl.constexpr):
 @triton.jit
 def _head_at(block, tokens, kv_head, NUM_KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr):
     """Give where the exponents of the tokens' head lie."""
+    # Signed: otherwise prefill over FP8 spills on 9.0.
     slot = (tokens % BLOCK_SIZE) * NUM_KV_HEADS + kv_head
     return block.to(tl.int64) * (BLOCK_SIZE * NUM_KV_HEADS) + slot

@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
-from paceline_api.engine_spec import EngineSpec, WeightsIn
+from paceline_api.engine_spec import DynamicSpec, EngineSpec, WeightsIn
 from paceline_api.inference_service import InferenceService
-from paceline_api.units import amount
+from paceline_api.units import amount, seconds
 
 # Where the two containers see the volumes of a pod.
 RUN: Final = "/run/paceline"
@@ -62,6 +62,9 @@ def _chosen(engine: EngineSpec) -> dict[str, str | int | None]:
         found |= _RANKS_MEET
     if engine.scheduling != "Continuous":
         found["PACELINE_ENGINE_SCHEDULING"] = engine.scheduling.lower()
+    if (gathering := engine.dynamic) != DynamicSpec():
+        found["PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S"] = f"{seconds(gathering.max_wait):g}"
+        found["PACELINE_ENGINE_DYNAMIC_BUCKETS"] = str(gathering.buckets).lower()
     if engine.kv_cache_dtype != "Auto":
         found["PACELINE_ENGINE_KV_CACHE_DTYPE"] = engine.kv_cache_dtype.lower()
     if engine.speculative.method == "Draft":

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -66,14 +67,13 @@ def a_comparison() -> Comparison:
         warmup="none",
         arms={arm.name: arm.what for arm in arms(0.1)},
         found=tuple(result for result, _ in TRIALS),
+        series=tuple(series for _, series in TRIALS),
     )
 
 
 def test_the_page_and_the_figures_name_every_way_of_batching(tmp_path: Path) -> None:
     """One row each and load; text from outside is escaped; a lost request waits for ever."""
-    page = write_report(
-        a_comparison(), [series for _, series in TRIALS], tmp_path, png=tmp_path / "c.png"
-    )
+    page = write_report(a_comparison(), tmp_path, png=tmp_path / "c.png")
     text = page.read_text()
     figures = json.loads((tmp_path / "compare.json").read_text())
 
@@ -83,6 +83,10 @@ def test_the_page_and_the_figures_name_every_way_of_batching(tmp_path: Path) -> 
     static = figures["found"][0]["measured"]
     assert static["ttft"]["quantiles"][2]["ms"]["value"] == "inf"
     assert "no answer" in text
+    at_s, ttft_ms = figures["series"][0]["by_name"]["TTFT"]
+    assert len(at_s) == len(ttft_ms) == 80
+    assert "inf" in ttft_ms  # the first two requests of static batching
+    assert ttft_ms[-1] == pytest.approx(200.0)
     assert {path.name for path in tmp_path.glob("*.png")} == {"c.png", "c-time.png"}
 
 
@@ -103,6 +107,7 @@ def test_the_table_shows_goodput_throughput_padding_and_latencies() -> None:
     for name in ("attainment %", "goodput tok/s", "all tok/s", "padding", "TTFT p99", "E2E p99"):
         assert name in shown
     assert "25%" in shown
+    assert "…" not in shown
 
 
 def test_the_engine_understands_every_way_of_batching() -> None:
@@ -118,6 +123,7 @@ def test_the_engine_understands_every_way_of_batching() -> None:
     assert [each.scheduling for each in told.values()] == 3 * ["dynamic"] + 2 * ["continuous"]
     assert told["static"].dynamic_max_wait_s == STATIC_WAIT_S
     assert told["dynamic, mixed"].dynamic_max_wait_s == 0.3
+    assert arms(0.3)[2].engine["PACELINE_ENGINE_DYNAMIC_BUCKETS"] == "true"  # manifests may differ
     assert [each.dynamic_buckets for each in told.values()] == [False, False, True, True, True]
 
 

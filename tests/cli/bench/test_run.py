@@ -98,7 +98,7 @@ def test_a_run_writes_page_figures_and_a_trace(
     assert result.exit_code == 0, result.output
     assert result.output.index("attainment") < result.output.index("throughput")
     read = read_run(tmp_path / "run.json")
-    assert (read.model, read.measures.offered, read.measures.missed) == ("small", 40, 0)
+    assert (read.model, read.measures.offered, read.measures.unanswered) == ("small", 40, 0)
     assert read.measures.attainment.value == 1.0
     assert read.measures.goodput_tokens_per_s.value == pytest.approx(500.0)
     assert "4 requests" in read.warmup

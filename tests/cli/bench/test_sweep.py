@@ -260,6 +260,34 @@ def test_sweeps_of_several_machines_stand_in_one_table(tmp_path: Path) -> None:
     assert "<td>2 cores</td><td>batch 8</td>" in page.read_text()
 
 
+def test_sweeps_that_were_made_elsewhere_become_a_table(tmp_path: Path) -> None:
+    """Nothing is measured again; each machine keeps the traffic that it had."""
+    devices = ("NVIDIA H100 80GB HBM3", "NVIDIA L4")
+    for device in devices:
+        write_report(replace(a_sweep(), device=device), tmp_path / device)
+    paths = [str(tmp_path / device / "sweep.json") for device in devices]
+
+    result = CliRunner().invoke(main, ("bench", "machines", *paths))
+
+    assert result.exit_code == 0, result.output
+    assert all(f"{device}: as usual" in result.output for device in devices)
+    assert result.output.count("tokens 192") == len(devices)
+    assert "…" not in result.output
+
+
+def test_sweeps_of_two_models_are_no_table(tmp_path: Path) -> None:
+    """Their machines are not what makes the difference."""
+    for model in ("builtin://a", "builtin://b"):
+        write_report(replace(a_sweep(), model=model), tmp_path / model[-1])
+
+    result = CliRunner().invoke(
+        main, ("bench", "machines", f"{tmp_path}/a/sweep.json", f"{tmp_path}/b/sweep.json")
+    )
+
+    assert result.exit_code == 2
+    assert "builtin://a and builtin://b" in result.output
+
+
 @pytest.mark.parametrize("option", [("--points", "0"), ("--seconds", "0"), ("--rate", "0")])
 def test_an_option_out_of_its_range_is_refused(option: tuple[str, str]) -> None:
     """Before anything starts."""

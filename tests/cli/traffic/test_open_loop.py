@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from paceline_cli.traffic.offered_load import PlannedRequest
-from paceline_cli.traffic.open_loop import drive
+from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.record import ClientRecord
 
 Answer = Callable[[httpx.Request], httpx.Response]
@@ -31,7 +31,7 @@ async def one_record(answer: Answer, *, timeout_s: float = 60.0) -> ClientRecord
     transport = httpx.MockTransport(answer)
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
         requests = [PlannedRequest(0.0, "hello", 2)]
-        await drive(client, requests, model="m", sink=records.append, timeout_s=timeout_s)
+        await drive_open(client, requests, Asking("m", timeout_s=timeout_s), records.append)
     (record,) = records
     return record
 
@@ -94,7 +94,7 @@ async def test_requests_are_sent_though_none_was_answered() -> None:
     async with httpx.AsyncClient(
         transport=httpx.MockTransport(stall), base_url="http://server"
     ) as client:
-        await drive(client, requests, model="m", sink=records.append)
+        await drive_open(client, requests, Asking("m"), records.append)
 
     assert [record.outcome for record in records] == ["ok"] * 5
 
