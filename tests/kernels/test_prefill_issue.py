@@ -79,10 +79,10 @@ def _share(one: dict[str, Any]) -> float:
 
 
 def test_what_is_assumed_is_near_the_compiled_loop(shares: dict[tuple[int, int], float]) -> None:
-    """Within each other's range; the H100's is what the model is calibrated by."""
+    """In the range that is assumed; the H100's is what the model is calibrated by."""
     for key, constant in ASSUMED.items():
         likely, best, worst = (shares[key] * OF_SERIAL.at(end) for end in ENDS)
-        assert likely == pytest.approx(constant.likely, rel=0.3), key
+        assert constant.worst <= likely <= constant.best, key
         assert worst <= constant.best, key
         assert constant.worst <= best, key
     assert shares[9, 128] * OF_SERIAL.likely == pytest.approx(0.40, rel=0.1)
