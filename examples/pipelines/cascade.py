@@ -6,6 +6,7 @@ is depends on both models and on the traffic: measure it on answers that you hav
 
 import argparse
 import math
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -20,13 +21,12 @@ class Answer:
     text: str
     confidence: float
     """From 0 to 1."""
-    num_tokens: int
 
 
 def ask(service: OpenAI, question: str) -> Answer:
     """Return the likeliest answer with its confidence."""
     answer = service.chat.completions.create(
-        model="",
+        model=service.models.list().data[0].id,
         messages=[{"role": "user", "content": question}],
         max_tokens=32,
         temperature=0,
@@ -35,7 +35,7 @@ def ask(service: OpenAI, question: str) -> Answer:
     choice = answer.choices[0]
     tokens = (choice.logprobs.content if choice.logprobs else None) or []
     mean = sum(each.logprob for each in tokens) / len(tokens) if tokens else -math.inf
-    return Answer(choice.message.content or "", math.exp(mean), len(tokens))
+    return Answer(choice.message.content or "", math.exp(mean))
 
 
 def main() -> None:
@@ -44,9 +44,11 @@ def main() -> None:
     parser.add_argument("--small", required=True, metavar="URL", help="A service's /v1.")
     parser.add_argument("--large", required=True, metavar="URL", help="A service's /v1.")
     parser.add_argument("--threshold", type=float, default=0.6, help="Below it, ask the large one.")
-    parser.add_argument("--key", default="none", help="An API key of the services.")
     given = parser.parse_args()
-    small, large = (OpenAI(base_url=url, api_key=given.key) for url in (given.small, given.large))
+    small, large = (
+        OpenAI(base_url=url, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+        for url in (given.small, given.large)
+    )
 
     questions = [line.strip() for line in sys.stdin if line.strip()]
     num_kept = 0

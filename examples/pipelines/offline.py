@@ -5,6 +5,7 @@ that one, and the exit status is 1 unless every line was answered.
 """
 
 import argparse
+import os
 import sys
 import time
 from pathlib import Path
@@ -44,12 +45,13 @@ def main() -> int:
     """Run one file of requests; answers lie beside it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", required=True, help="A service's /v1.")
-    parser.add_argument("--key", default="none", help="An API key of the service.")
     parser.add_argument("--name", required=True, help="Names this run; run again, it goes on.")
     parser.add_argument("--poll", type=float, default=10.0, metavar="SECONDS")
     parser.add_argument("requests", type=Path, help="A line a request, as the batch API has it.")
     given = parser.parse_args()
-    service = OpenAI(base_url=given.url, api_key=given.key, max_retries=10)
+    service = OpenAI(
+        base_url=given.url, api_key=os.environ.get("OPENAI_API_KEY", "none"), max_retries=10
+    )
 
     batch = ended(service, begun(service, given.name, given.requests), given.poll)
 
