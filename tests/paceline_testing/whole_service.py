@@ -40,11 +40,14 @@ def whole_service(
 
 
 @contextmanager
-def embedded_service(**sidecar_settings: Any) -> Iterator[Sidecar]:
+def embedded_service(
+    engine_settings: Mapping[str, str] = NO_SETTINGS, **sidecar_settings: Any
+) -> Iterator[Sidecar]:
     """Serve the embedded model, which answers in sentences; in float32, as every CPU has it."""
     settings = {
         "PACELINE_ENGINE_MODEL_URI": "builtin://smollm2-135m-instruct",
         "PACELINE_ENGINE_DTYPE": "float32",
+        **engine_settings,
     }
     with _served(settings, _EMBEDDED_START_S, **sidecar_settings) as sidecar:
         yield sidecar
