@@ -1,6 +1,6 @@
 """What the example pipelines cost on this machine: the three scripts of `examples/pipelines`.
 
-    python benchmarks/pipelines.py retrieve    # three services, two people at once
+    python benchmarks/pipelines.py retrieve    # three services, six people at once
     python benchmarks/pipelines.py cascade     # a small model, and one of three times its layers
     python benchmarks/pipelines.py offline     # a file of requests beside people
 
@@ -107,7 +107,7 @@ def main() -> None:
     print(page(kept))
 
 
-def retrieve(repeats: int, people: int = 2) -> dict[str, Any]:
+def retrieve(repeats: int, people: int = 6) -> dict[str, Any]:
     """Ask `people` questions at a time of three services; milliseconds a step, and who is slow."""
     import retrieve as example  # noqa: PLC0415 - a script, on the path since `main`
 
