@@ -9,7 +9,7 @@ are medians of the pairs.
     python benchmarks/speculation.py --method draft --draft-layers 4
 
 No smaller model of this vocabulary can be had offline. The draft model is the model itself in a
-byte a weight, or what its first layers alone make of a text (`truncated_model.py`).
+byte a weight, or what its first layers alone make of a text (`resized_model.py`).
 """
 
 import argparse
@@ -33,7 +33,7 @@ from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Quantization, Settings
 from paceline_wire import Sampling, Submit
 from paceline_wire.limits import Limits
-from truncated_model import write_first_layers
+from resized_model import write_with_layers
 
 RESULTS = Path(__file__).parent / "results" / "cpu"
 REPETITIVE = (
@@ -75,7 +75,7 @@ def model_for(method: str, quantization: Quantization, draft_layers: int | None)
         settings = settings.model_copy(update={"draft_model_uri": f"file://{folder}"})
         places = Places(None, settings.model_mount, Hub(settings.cache_dir, None))
         path = locate(settings.model_uri, None, places).path
-        write_first_layers(open_checkpoint(path), draft_layers, Path(folder))
+        write_with_layers(open_checkpoint(path), draft_layers, Path(folder))
         return load_model(settings, lambda _stage, _fraction: None)
 
 

@@ -69,6 +69,8 @@ class Model:
     max_loras: int = 0
     has_draft: bool = False
     has_graphs: bool = True
+    fuses: bool = False
+    """With norms, gates and sums within products of few rows, as `row_products="on"` has them."""
     max_batch_size: int = 300
     token_budget: int = 512
 
@@ -89,6 +91,9 @@ MODELS = {
     ),
     "lora": Model("qwen2", quantization="fp8_dynamic", max_loras=2, max_batch_size=70),
     "draft": Model("llama", has_draft=True, max_batch_size=70, quantization="int8"),
+    "row products": Model("llama", fuses=True),
+    "row products, gemma 3": Model("gemma3_text", fuses=True, max_batch_size=20),
+    "row products, lora": Model("qwen2", fuses=True, max_loras=2, max_batch_size=70),
 }
 
 
@@ -174,6 +179,7 @@ class Served:
             quantization=self.model.quantization,
             dtype=torch.bfloat16,
             kv_dtype=self.model.kv_dtype,
+            fuses=self.model.fuses,
             **options,
         )
 

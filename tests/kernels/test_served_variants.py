@@ -11,7 +11,9 @@ import pytest
 
 SERVES = Path(__file__).with_name("served_variants.py")
 TESTS = SERVES.parents[1]
+FUSED = {"row products", "row products, gemma 3", "row products, lora"}
 MODELS = {"bfloat16", "small", "fp8", "int8", "fp8_dynamic", "gemma", "gemma 3", "lora", "draft"}
+MODELS |= FUSED
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +41,15 @@ def test_traffic_compiles_nothing(report: dict[str, Any]) -> None:
     compiled = {name: one["traffic"] for name, one in report["found"].items()}
 
     assert compiled == {name: {} for name in MODELS}
+
+
+def test_the_start_compiles_products_of_few_rows(report: dict[str, Any]) -> None:
+    """Where they are on, the start's graphs launch them; elsewhere none is."""
+    started = {
+        name for name, one in report["found"].items() if "_row_product_kernel" in one["start"]
+    }
+
+    assert started == FUSED
 
 
 def test_a_variant_that_was_left_out_would_be_seen(report: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
-"""Make a model of a model's first layers: a draft model where no smaller one is known.
+"""Make a model of more or fewer layers out of a model: a small or a large one where none is known.
 
-Nothing was trained after the cut, so it drafts poorly with few layers, and it is slow with
-many. It shows what drafting costs where it does not pay, not what a real draft model brings.
+Nothing is trained. With fewer layers it is the first of them, which drafts poorly: it shows what
+drafting costs where it does not pay. With more, those that are added compute as the others do and
+add nothing, so the answers are the same and take longer: it shows what a larger model costs.
 """
 
 import json
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,23 +20,30 @@ _LAYER = (
     *(f"self_attn.{name}_proj" for name in "qkvo"),
     *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
 )
+_ADDS_TO_STREAM = ("self_attn.o_proj", "mlp.down_proj")
 
 
-def write_first_layers(checkpoint: Checkpoint, num_layers: int, folder: Path) -> None:
+def write_with_layers(checkpoint: Checkpoint, num_layers: int, folder: Path) -> None:
     """Write a Hugging Face folder of the embedding, `num_layers` layers, the norm and the head.
 
-    Raises `ValueError` for a family other than Llama, or for more layers than the model has.
+    Raises `ValueError` for a family other than Llama, and for no layer.
     """
     config = checkpoint.config
     if config.family != "llama" or not config.tied_head:
         raise ValueError(f"the model must be a Llama with a tied head, got {config.family}")
-    if not 1 <= num_layers <= config.num_layers:
-        raise ValueError(f"num_layers must be in [1, {config.num_layers}], got {num_layers}")
-    names = ["model.embed_tokens.weight", "model.norm.weight"]
-    names += [f"model.layers.{n}.{part}.weight" for n in range(num_layers) for part in _LAYER]
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    read = checkpoint.tensors.read
     tensors: dict[str, Tensor] = {
-        name: checkpoint.tensors.read(name).float().contiguous() for name in names
+        name: read(name).float().contiguous()
+        for name in ("model.embed_tokens.weight", "model.norm.weight")
     }
+    for layer in range(num_layers):
+        for part in _LAYER:
+            tensor = read(f"model.layers.{layer % config.num_layers}.{part}.weight").float()
+            if layer >= config.num_layers and part in _ADDS_TO_STREAM:
+                tensor = torch.zeros_like(tensor)
+            tensors[f"model.layers.{layer}.{part}.weight"] = tensor.contiguous()
     save_file(tensors, folder / "model.safetensors")
     (folder / "config.json").write_text(
         json.dumps(

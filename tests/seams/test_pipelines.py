@@ -1,0 +1,97 @@
+"""The example pipelines, run as a person runs them, against the embedded model."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.whole_service import embedded_service
+
+PIPELINES = Path(__file__).parents[2] / "examples" / "pipelines"
+PASSAGES = PIPELINES / "passages.txt"
+REQUESTS = PIPELINES / "requests.jsonl"
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
+    """Stands in for every service of a pipeline."""
+    with embedded_service(batch_dir=tmp_path_factory.mktemp("volume")) as sidecar:
+        yield sidecar
+
+
+def run(script: str, *arguments: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PIPELINES / script, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_an_answer_comes_from_the_passage_that_has_it(sidecar: Sidecar) -> None:
+    url = f"{sidecar.url}/v1"
+    services = ("--embed", url, "--rank", url, "--generate", url)
+
+    ended = run("retrieve.py", *services, PASSAGES, "When is the museum of clocks closed?")
+
+    assert ended.returncode == 0, ended.stderr
+    best, second, *answer, spans = ended.stdout.splitlines()
+    passages = PASSAGES.read_text().splitlines()
+    assert best.removeprefix("passage: ") == passages[1]
+    assert second.removeprefix("passage: ") in {*passages} - {passages[1]}
+    assert "Monday" in " ".join(answer)
+    assert [span.split()[0] for span in spans.split(", ")] == ["embed", "rank", "generate"]
+
+
+@pytest.mark.parametrize(("threshold", "asked", "num_kept"), [(0.0, "small", 2), (1.1, "large", 0)])
+def test_a_cascade_asks_the_large_model_below_the_threshold(
+    sidecar: Sidecar, threshold: float, asked: str, num_kept: int
+) -> None:
+    url = f"{sidecar.url}/v1"
+    questions = "What is the capital of France?\nWhat is water made of?\n"
+
+    ended = run(
+        "cascade.py", "--small", url, "--large", url, "--threshold", threshold, stdin=questions
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    answers = [line.split() for line in ended.stdout.splitlines() if line.endswith("?")]
+    assert [answer[0] for answer in answers] == [asked, asked]
+    assert all(0 < float(answer[1]) <= 1 for answer in answers)
+    assert ended.stdout.splitlines()[-1] == f"{num_kept} of 2 answered by the small model"
+
+
+def test_a_file_of_requests_is_answered_once(sidecar: Sidecar, tmp_path: Path) -> None:
+    """A job whose pod is started again finds the batch that the first one began."""
+    requests = tmp_path / REQUESTS.name
+    shutil.copy(REQUESTS, requests)
+    job = ("--url", f"{sidecar.url}/v1", "--name", "capitals", "--poll", 0.1, requests)
+
+    runs = [run("offline.py", *job) for _ in range(2)]
+
+    assert [each.returncode for each in runs] == [0, 0], runs[0].stderr + runs[1].stderr
+    assert {each.stdout for each in runs} == {"completed: 3 of 3 answered\n"}
+    answers = requests.with_suffix(".answers.jsonl").read_text().splitlines()
+    assert {json.loads(answer)["custom_id"] for answer in answers} == {"france", "water", "seasons"}
+    assert len(sidecar.openai.batches.list().data) == 1
+
+
+def test_a_job_fails_where_a_line_was_not_answered(sidecar: Sidecar, tmp_path: Path) -> None:
+    line = json.loads(REQUESTS.read_text().splitlines()[0])
+    line["body"]["max_tokens"] = -1
+    requests = tmp_path / REQUESTS.name
+    requests.write_text(json.dumps(line) + "\n")
+
+    ended = run(
+        "offline.py", "--url", f"{sidecar.url}/v1", "--name", "bad", "--poll", 0.1, requests
+    )
+
+    assert ended.returncode == 1
+    assert ended.stdout.strip().endswith("0 of 1 answered") or "failed" in ended.stdout
