@@ -25,9 +25,7 @@ def quantized(x: Tensor) -> Fp8Rows:  # [rows, columns]
     return Fp8Rows(*paceline_kernels.quantize_rows(x), x.dtype)
 
 
-def multiply(
-    rows: Fp8Rows, values: Tensor, scales: Tensor, out: Tensor | None = None
-) -> Tensor:
+def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor, out: Tensor | None = None) -> Tensor:
     """Return rows times weights [out, columns] with a scale for each output: [rows, out].
 
     The result is in `out` where torch's product takes these scales. Sums are kept in float32:
