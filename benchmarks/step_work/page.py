@@ -47,9 +47,8 @@ def _time(work: StepWork, name: str) -> str:
     likely, best, worst = ms
     cell = f"{likely} ms ({best} to {worst})"
     if work.step.chunks:
-        cell += f", {tensor_share(work, GPUS[name]).likely:.0%}".replace(
-            "%", " % of the tensor rate"
-        )
+        share = 100 * tensor_share(work, GPUS[name]).likely
+        cell += f", {share:.0f} % of the tensor rate"
     return cell
 
 

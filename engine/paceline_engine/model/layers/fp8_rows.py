@@ -33,7 +33,7 @@ def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor, out: Tensor | None =
     """
     if values.device.type == "cpu" and not _cpu_scales_rows():
         return multiply_then_scale(rows, values, scales)
-    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype, out)
+    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype, out=out)
 
 
 def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
@@ -49,6 +49,7 @@ def _product(
     scale: Tensor,
     weight_scale: Tensor,
     dtype: torch.dtype,
+    *,
     out: Tensor | None = None,
 ) -> Tensor:
     place = {} if out is None else {"out": out}
