@@ -1,4 +1,4 @@
-"""Fit, replay and write the page: PYTHONPATH=benchmarks python -m published_knees [--only 70B]."""
+"""Fit, replay and write the page: PYTHONPATH=benchmarks python -m published_knees [--page]."""
 
 import argparse
 
@@ -16,17 +16,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="published_knees", description=__doc__)
     parser.add_argument("--page", action="store_true", help="from the committed results, no run")
     parser.add_argument("--keep-fit", action="store_true", help="replay with the committed fit")
+    parser.add_argument("--only", default="", help="knees whose name holds this; others stay")
     options = parser.parse_args()
     if not options.page:
-        known = results.read().knees if options.keep_fit else []
-        values = {each.name: tuple(each.values.values()) for each in known}
-        results.write(
-            results.Knees(
-                _COMMAND, COME_BACK_S, [_knee(case, values.get(case.name)) for case in CASES]
-            )
-        )
+        results.write(results.Knees(_COMMAND, COME_BACK_S, _knees(options)))
     PAGE.write_text(page(results.read()), encoding="utf-8")
     print(f"written: {PAGE}")
+
+
+def _knees(options: argparse.Namespace) -> list[results.Knee]:
+    is_part = options.keep_fit or options.only
+    known = {each.name: each for each in results.read().knees} if is_part else {}
+    found = []
+    for case in CASES:
+        kept = known.get(case.name)
+        if kept is not None and options.only not in case.name:
+            found.append(kept)
+            continue
+        has_fit = kept is not None and options.keep_fit
+        found.append(_knee(case, tuple(kept.values.values()) if kept and has_fit else None))
+    return found
 
 
 def _knee(case: KneeCase, values: Values | None) -> results.Knee:
