@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, plain_log_ticks, styled
 from scenes.batch_size import BatchScene
+from scenes.bursts import BurstScene
 from scenes.flood import FloodScene, FloodTrack
 
 _LINES: Final = ((BEFORE, "-"), (AFTER, "-"))
@@ -65,18 +66,18 @@ def draw_flood(scene: FloodScene, path: Path) -> None:
             " ones a second (simulated, one H100)"
         )
         above.set_ylabel("TTFT p99 of people (s)")
-        above.legend(frameon=False, loc="upper right", fontsize=9, title="the flood goes")
         below.set_ylabel("the flood's tokens/s")
         below.set_xlabel("seconds")
         below.set_ylim(0, None)
         for axis in (above, below):
             axis.axvline(scene.flood_s, color=FAINT, lw=0.8)
             axis.set_xlim(scene.at_s[0], scene.at_s[-1])
+        figure.legend(loc="outside lower left", ncols=2, frameon=False, fontsize=9)
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
 def _label(track: FloodTrack) -> str:
-    return f"{track.name}: all served after {track.served_after_s:.0f} s"
+    return f"the flood {track.name}: all of it served after {track.served_after_s:.0f} s"
 
 
 def plain_seconds(axis: Any) -> None:
@@ -88,8 +89,8 @@ def plain_seconds(axis: Any) -> None:
 
 def _target(axis: Any, value: float, text: str) -> None:
     axis.axhline(value, color=INK, ls="--", lw=1)
-    axis.annotate(text, (0.01, value), xycoords=axis.get_yaxis_transform(), xytext=(0, 4),
-                  textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
+    axis.annotate(text, (0.99, value), xycoords=axis.get_yaxis_transform(), xytext=(0, 4),
+                  ha="right", textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
 
 
 def _name(axis: Any, x: float, y: float, text: str, color: str) -> None:
@@ -100,3 +101,44 @@ def _name(axis: Any, x: float, y: float, text: str, color: str) -> None:
 def _note(axis: Any, x: float, y: float, text: str) -> None:
     axis.annotate(text, (x, y), xytext=(0, -10), textcoords="offset points", fontsize=8.5,
                   color=FAINT)  # fmt: skip
+
+
+def draw_bursts(scene: BurstScene, path: Path) -> None:
+    """Draw each request's time to first token, one panel for each way of batching."""
+    target_s = scene.ttft_ms / 1e3
+    with styled():
+        figure = Figure(figsize=(9, 6.6), layout="constrained")
+        axes = figure.subplots(len(scene.tracks), 1, sharex=True, sharey=True)
+        figure.suptitle(
+            f"First tokens under bursts of {scene.burst} requests, by way of batching"
+            " (simulated, one H100)",
+            x=0.01, ha="left", fontsize=12, fontweight="bold",
+        )  # fmt: skip
+        for axis, track in zip(axes, scene.tracks, strict=True):
+            dots = [
+                (at_s, ms / 1e3)
+                for at_s, ms in zip(scene.arrived_s, track.ttft_ms, strict=True)
+                if ms is not None
+            ]
+            for color, mark, chosen in (
+                (AFTER, "o", [dot for dot in dots if dot[1] <= target_s]),
+                (BEFORE, "x", [dot for dot in dots if dot[1] > target_s]),
+            ):
+                axis.plot([x for x, _ in chosen], [y for _, y in chosen], mark, color=color, ms=4.5)
+            for at_s in scene.bursts_s:
+                axis.axvline(at_s, color=FAINT, lw=0.8, alpha=0.5)
+            axis.axhline(target_s, color=INK, ls="--", lw=1)
+            axis.set_title(
+                f"{track.name}: {track.in_time:.0%} in time, {track.padding:.0%} padding"
+            )
+            axis.set_ylim(0.01, 60)
+            axis.set_yscale("log")
+            axis.set_yticks((0.01, 0.1, 1.0, 10.0), ["0.01", "0.1", "1", "10"])
+            axis.minorticks_off()
+        axes[0].annotate(f"target {target_s:g} s", (0.99, target_s),
+                         xycoords=axes[0].get_yaxis_transform(), xytext=(0, -11), ha="right",
+                         textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
+        axes[-1].set_xlim(0, scene.bursts_s[-1] + scene.bursts_s[0])
+        axes[-1].set_xlabel("when a request came (s); grey: a burst; x: after the target")
+        figure.supylabel("time to first token (s)", fontsize=10, color=INK)
+        figure.savefig(path, dpi=110, metadata={"Software": None})

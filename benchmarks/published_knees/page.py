@@ -63,7 +63,7 @@ Between 50 and 100 users the first token goes from 0.8 to 8 seconds, for 13 % mo
 **The fit.** A step reads the weights in {values["weights_ms"]:.1f} ms or computes its tokens in {values["token_us"]:.0f} µs each, whichever is longer, and reads {values["context_ns"]:.0f} ns of keys and values for each token of context.
 {round(values["rows"])} sequences run at a time, which is what keys and values leave room for: that is the knee, as everyone beyond them waits for a whole answer.
 {values["way_ms"]:.0f} ms are added to each first token for the way to the engine.
-These five values are searched for with the figures of 1 to 100 users; those of 150 and more, and all throughputs, check the fit.
+These five values are searched for with the figures of 1 to 100 users; those of 150 and more check the fit, and throughput follows from both latencies.
 The fitted figures are off by {_percent(knee.fit_error)} (root mean square), {_worst(knee.fit, is_fitted=True)} at most; the others by {_worst(knee.fit, is_fitted=False)} at most.
 
 {_fit_table(knee.fit)}
@@ -71,10 +71,15 @@ The fitted figures are off by {_percent(knee.fit_error)} (root mean square), {_w
 A user who is refused asks again after {come_back_s:.0f} seconds, and every refusal counts as an offered request.
 
 {_replay_table(knee)}
+Users whose requests are all alike keep the phases in which they began, so a mean below the knee depends on the beginning: at 25 users it is {knee.at(25, AS_PUBLISHED).ttft_mean_s:.2f} s here, and {_fitted_ttft_s(knee, 25):.2f} s in the fit.
 At 100 users the published setting answers {bent.good_per_s * _HOUR:,.0f} requests an hour within the SLA ({calm.good_per_s * _HOUR:,.0f} at 50), and the tuner {held.good_per_s * _HOUR:,.0f}.
 {_moved(held)}
 The price is {_percent(held.refused)} of the offered requests refused: with all answers at their pace there is room for no more of 100 users.
 """
+
+
+def _fitted_ttft_s(knee: Knee, load: float) -> float:
+    return next(e.simulated for e in knee.fit if e.load == load and e.what.startswith("TTFT")) / 1e3
 
 
 def _small(knee: Knee) -> str:

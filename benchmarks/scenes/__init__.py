@@ -1,1 +1,1 @@
-"""Two simulated scenes for the pages: a batch size that moves, and a flood of batch requests."""
+"""Three simulated scenes for the pages: a batch size that moves, a flood, and bursts."""
