@@ -17,7 +17,7 @@ _STAR: Final = "#D55E00"
 def draw_batch_sweep(sweep: Sweep, path: Path) -> None:
     """Draw the p99 of three latencies with its interval, the targets, the knee and the star."""
     points, chosen = sweep.along("batch_size"), sweep.chosen
-    assert chosen is not None  # noqa: S101 - the committed sweep has it
+    assert chosen is not None
     targets = {"TTFT": sweep.sla.ttft_p99_ms, "ITL": sweep.sla.itl_p99_ms}
     with styled():
         figure = Figure(figsize=(9, 4), layout="constrained")
@@ -57,7 +57,9 @@ def _curve(axis: Any, points: list[Point] | tuple[Point, ...], name: str) -> lis
     return values
 
 
-def _dress(axis: Any, points: list[Point] | tuple[Point, ...], name: str, values: list[float]) -> None:
+def _dress(
+    axis: Any, points: list[Point] | tuple[Point, ...], name: str, values: list[float]
+) -> None:
     places = [point.setting.place for point in points]
     axis.set_title(f"{name} (ms)")
     axis.set_ylim(min(values) / 1.5, max(values) * 1.6)
@@ -77,5 +79,5 @@ def _latency(measured: Measures, name: str) -> Latency:
 
 def _p99(measured: Measures, name: str) -> float:
     value = _latency(measured, name).at(0.99).ms.value
-    assert value is not None  # noqa: S101 - 400 requests were measured at each point
+    assert value is not None
     return value

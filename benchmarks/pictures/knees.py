@@ -79,7 +79,7 @@ def _good(axis: Any, knee: Knee) -> None:
         )
     refused = max(knee.replays, key=lambda each: each.load if each.arm == TUNED else 0.0)
     axis.annotate(
-        f"{refused.refused:.0%} of requests refused", (refused.load, refused.good_per_s),
+        f"with the tuner {refused.refused:.0%} refused at {refused.load:g}", (refused.load, refused.good_per_s),
         xytext=(0, -36), textcoords="offset points", ha="right", fontsize=8.5, color=FAINT,
     )  # fmt: skip
     axis.set_ylim(0, 1.15 * max(each.good_per_s for each in knee.replays))

@@ -42,8 +42,8 @@ def _knee(case: KneeCase, values: Values | None) -> results.Knee:
     values = values or fitted(case.start, lambda tried: _error(case, tried))
     told = ", ".join(f"{name} {v:g}" for name, v in zip(case.parameters, values, strict=True))
     print(f"{case.name}: {told}; off by {_error(case, values):.3f}", flush=True)
-    assert case.sla.ttft_p99_ms is not None  # noqa: S101 - of every case
-    assert case.sla.tpot_p99_ms is not None  # noqa: S101 - of every case
+    assert case.sla.ttft_p99_ms is not None
+    assert case.sla.tpot_p99_ms is not None
     return results.Knee(
         name=case.name,
         unit=case.unit,

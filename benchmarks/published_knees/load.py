@@ -25,7 +25,8 @@ Floats = npt.NDArray[np.float64]
 @dataclass(frozen=True, slots=True)
 class Served:
     """What came of the requests that count: of users those that ended in the measured time, of a
-    rate all."""
+    rate all.
+    """
 
     seconds: float
     ttft_ms: Floats
@@ -131,8 +132,7 @@ class Rated:
 async def rate(serving: Serving, load: Rated, rps: float, *, drain_s: float, seed: int) -> Served:
     """Offer the requests, and serve what has come to its end."""
     engines = [
-        serving.engine(part, 101 * seed + place)
-        for place, part in enumerate(load.parts(rps, seed))
+        serving.engine(part, 101 * seed + place) for place, part in enumerate(load.parts(rps, seed))
     ]
     fleet = Fleet(serving, engines)
     await fleet.run_until(load.seconds)

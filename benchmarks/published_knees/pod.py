@@ -91,7 +91,7 @@ class Fleet:
             pod.run_until(t_s)
 
     async def _tick(self) -> None:
-        assert self._sla is not None  # noqa: S101 - without one there is no next tick
+        assert self._sla is not None
         await self._control.tick(
             tuple(PodTarget(name, "http://pod", "token") for name in self.pods), self._sla
         )

@@ -101,15 +101,13 @@ def summed_up(load: float, arm: str, sla: SLA, runs: list[Served], way_s: float)
         if name not in {"arm", "batch_size", "token_budget"}
     }
     first = singles[0]
-    return Replay(
-        arm=arm, batch_size=first.batch_size, token_budget=first.token_budget, **middle
-    )
+    return Replay(arm=arm, batch_size=first.batch_size, token_budget=first.token_budget, **middle)
 
 
 def _figures(load: float, arm: str, sla: SLA, run: Served, way_s: float) -> Replay:
     ttft_s = run.ttft_ms / 1e3 + way_s
-    assert sla.ttft_p99_ms is not None  # noqa: S101 - of every case
-    assert sla.tpot_p99_ms is not None  # noqa: S101 - of every case
+    assert sla.ttft_p99_ms is not None
+    assert sla.tpot_p99_ms is not None
     good = (ttft_s <= sla.ttft_p99_ms / 1e3) & ~(run.tpot_ms > sla.tpot_p99_ms)
     last = run.limits[-1] if run.limits else None
     return Replay(

@@ -30,10 +30,10 @@ _RPS, _DURATION_S, _DRAIN_S = 0.3, 200.0, 60.0
 _STATIC, _MOST, _BUDGET = 16, 64, 8192
 _SEED: Final = 1
 _WAYS: Final = (
-    ("static: waits for 16", _STATIC, EngineOptions(
+    ("static, waits for 16", _STATIC, EngineOptions(
         scheduling="dynamic", gathering=Gathering(float("inf"), has_buckets=False),
         prefix_caching=False)),
-    ("dynamic: waits 0.1 s", _MOST, EngineOptions(
+    ("dynamic, waits 0.1 s", _MOST, EngineOptions(
         scheduling="dynamic", gathering=Gathering(0.1, has_buckets=False), prefix_caching=False)),
     ("dynamic, in buckets", _MOST, EngineOptions(
         scheduling="dynamic", gathering=Gathering(0.1, has_buckets=True), prefix_caching=False)),
@@ -142,9 +142,7 @@ def _requests() -> list[Submit]:
     ]
 
 
-def _track(
-    name: str, batch: int, options: EngineOptions, requests: list[Submit]
-) -> BurstTrack:
+def _track(name: str, batch: int, options: EngineOptions, requests: list[Submit]) -> BurstTrack:
     clock = _Clock()
     capacity = H100_8B.capacity(max_batch_size=_MOST, max_token_budget=_BUDGET)
     engine = Engine(
