@@ -1,5 +1,7 @@
 """The page of the replayed knees, written from the results alone."""
 
+# ruff: noqa: E501 - prose, one sentence a line
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
