@@ -1,5 +1,6 @@
 """p99 over the max batch size from the committed sweep, with the tuner's own point."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ def draw_batch_sweep(sweep: Sweep, path: Path) -> None:
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def _curve(axis: Any, points: list[Point] | tuple[Point, ...], name: str) -> list[float]:
+def _curve(axis: Any, points: Sequence[Point], name: str) -> list[float]:
     places = [point.setting.place for point in points]
     values = [_p99(point.measured, name) for point in points]
     budget = points[0].setting.token_budget
@@ -57,9 +58,7 @@ def _curve(axis: Any, points: list[Point] | tuple[Point, ...], name: str) -> lis
     return values
 
 
-def _dress(
-    axis: Any, points: list[Point] | tuple[Point, ...], name: str, values: list[float]
-) -> None:
+def _dress(axis: Any, points: Sequence[Point], name: str, values: list[float]) -> None:
     places = [point.setting.place for point in points]
     axis.set_title(f"{name} (ms)")
     axis.set_ylim(min(values) / 1.5, max(values) * 1.6)

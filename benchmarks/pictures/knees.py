@@ -55,8 +55,8 @@ def _first_tokens(axis: Any, knee: Knee, column: int) -> None:
     target_s = knee.ttft_ms / 1e3
     axis.axhline(target_s, color=INK, ls="--", lw=1)
     axis.annotate(
-        f"target of {100 * knee.objective:.0f} in 100: {target_s:g} s", (0.99, target_s), ha="right",
-        xycoords=axis.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points",
+        f"target of {100 * knee.objective:.0f} in 100: {target_s:g} s", (0.99, target_s),
+        ha="right", xycoords=axis.get_yaxis_transform(), xytext=(0, 3), textcoords="offset points",
         fontsize=8.5, color=INK,
     )  # fmt: skip
     axis.set_title(_TITLES[column])
@@ -79,7 +79,8 @@ def _good(axis: Any, knee: Knee) -> None:
         )
     refused = max(knee.replays, key=lambda each: each.load if each.arm == TUNED else 0.0)
     axis.annotate(
-        f"with the tuner {refused.refused:.0%} refused at {refused.load:g}", (refused.load, refused.good_per_s),
+        f"with the tuner {refused.refused:.0%} refused at {refused.load:g}",
+        (refused.load, refused.good_per_s),
         xytext=(0, -36), textcoords="offset points", ha="right", fontsize=8.5, color=FAINT,
     )  # fmt: skip
     axis.set_ylim(0, 1.15 * max(each.good_per_s for each in knee.replays))

@@ -39,7 +39,7 @@ def draw_batch_size(scene: BatchScene, path: Path) -> None:
         _name(below, scene.at_s[-1], tuned.running[-1] - 12, "running, tuned", "#56B4E9")
         below.set_ylabel("sequences")
         below.set_xlabel("seconds")
-        top = 1.1 * max(max(fixed.running), max(tuned.batch_size))
+        top = 1.1 * max(*fixed.running, *tuned.batch_size)
         below.set_ylim(0, top)
         for axis in (above, below):
             axis.axvline(scene.shift_s, color=FAINT, lw=0.8)

@@ -1,4 +1,4 @@
-"""Fit a device to published figures: one parameter after the other, in smaller and smaller steps."""
+"""Fit a device to published figures: one parameter after the other, in ever smaller steps."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -24,8 +24,9 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What came of the requests that count: of users those that ended in the measured time, of a
-    rate all.
+    """What came of the requests that count.
+
+    Of users those count that ended in the measured time, of a rate all.
     """
 
     seconds: float

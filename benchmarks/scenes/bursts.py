@@ -196,7 +196,7 @@ def _serve(
 
 
 def _later(engine: Engine, now: float, coming: list[Submit]) -> float:
-    """Return when to look again: a batch that is gathered waits for a moment, else for who comes."""
+    """Return when to look again: soon while a batch is gathered, else when somebody comes."""
     next_s = coming[0].arrived_at if coming else _DURATION_S + _DRAIN_S
     return min(next_s, now + 0.005) if engine.is_gathering else max(next_s, now)
 

@@ -26,9 +26,7 @@ def test_everyone_asks_again_after_an_answer() -> None:
 
 
 def test_a_refused_user_comes_back_later() -> None:
-    """Two rows for six users: who waits longer than the target allows is refused, and asks again
-    after ten seconds, so each user offers at most one refused request in that time.
-    """
+    """With two rows for six users some are refused, each at most once in ten seconds."""
     sla = SLA(ttft_p99_ms=200.0, tpot_p99_ms=100.0)
     served = asyncio.run(users(serving(2, sla), 6, (128, 200), begin_s=20.0, end_s=80.0, seed=1))
 
