@@ -155,6 +155,14 @@ tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tun
 tune-report-long: install ## Evaluate the tuner on long prompts; writes docs/tuning-long-prompts.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --long --jobs 2
 
+.PHONY: knees
+knees: install ## Fit two published knees and replay them in the simulator; writes docs/published-knees.md.
+	PYTHONPATH=benchmarks $(PY) -m published_knees
+
+.PHONY: scenes
+scenes: install ## Play the simulated scenes of the pictures: a batch size that moves, a flood, bursts.
+	PYTHONPATH=benchmarks $(PY) -m scenes
+
 .PHONY: sim-to-real
 sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.
 	PYTHONPATH=benchmarks $(PY) -m sim_to_real
