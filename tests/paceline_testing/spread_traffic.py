@@ -1,12 +1,12 @@
-"""Streams at a steady rate, each to one of the pods that a Service would choose, and never again."""
+"""Streams at a steady rate, each to one pod that a Service would choose, and asked once."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Thread
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import httpx
 
@@ -75,17 +75,13 @@ class SpreadTraffic:
             "stream": True,
         }
         try:
-            async with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
-                if answer.is_error:
-                    await answer.aread()
-                    raise StreamError(f"{answer.status_code} {answer.text}")
-                async for _event in events(answer):
-                    now = time.monotonic()
-                    if ttft is None:
-                        ttft = now - began
-                    else:
-                        gap = max(gap, now - last)
-                    last = now
+            async for _token in _tokens(client, url, body):
+                now = time.monotonic()
+                if ttft is None:
+                    ttft = now - began
+                else:
+                    gap = max(gap, now - last)
+                last = now
         except StreamError as problem:
             said = str(problem)
             ending = "cut" if said.endswith(_NO_END) else "told"
@@ -93,6 +89,18 @@ class SpreadTraffic:
             ending, said = "cut", repr(problem)
         self.answers.append(Answer(url, ending, ttft, gap, said))
         self.asking.remove(url)
+
+
+async def _tokens(
+    client: httpx.AsyncClient, url: str, body: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
+    """Stream the answer's events; an error of the server's is a `StreamError`."""
+    async with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
+        if answer.is_error:
+            await answer.aread()
+            raise StreamError(f"{answer.status_code} {answer.text}")
+        async for event in events(answer):
+            yield event
 
 
 @contextmanager
