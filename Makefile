@@ -75,7 +75,7 @@ e2e-canary: install ## A slower engine's image on a real node is judged worse by
 	$(PY) -m pytest -m canary tests/e2e
 
 .PHONY: e2e-drain
-e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests: none fails.
+e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests, and in five beside a control plane.
 	$(PY) -m pytest -m drain tests/e2e
 
 .PHONY: quick
