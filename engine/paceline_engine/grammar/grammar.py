@@ -99,22 +99,10 @@ class TokenMatcher:
         with self._lock:
             self._catch_up(output_ids)
             self._fill(bitmasks[0])
-            followed = 0
-            try:
-                for token, before, bitmask in zip(draft, bitmasks[:-1], bitmasks[1:], strict=True):
-                    if not is_allowed(token, before):
-                        bitmasks[followed + 1 :] = _EVERY_TOKEN  # nothing is chosen there
-                        break
-                    is_taken = self._matcher.try_consume_tokens([token]) == 1
-                    followed += is_taken
-                    spent_s = self._compute_mask(bitmask)
-                    if not is_taken or self._matcher.is_error() or spent_s > _MAX_BITMASK_S:
-                        raise DraftGivenUp
-            except DraftGivenUp:
+            followed, is_whole = self._fill_along(draft, bitmasks)
+            if not (self._go_back(followed, output_ids) and is_whole):
                 self._slow_walks_left = 0
-                raise
-            finally:
-                self._go_back(followed, output_ids)
+                raise DraftGivenUp
 
     def walk(self, output_ids: Sequence[int], proposed: Sequence[int], most: int) -> Walk:
         """See `Guide`."""
@@ -180,6 +168,22 @@ class TokenMatcher:
         self._matcher = self._compiled.deep_copy()
         self._matcher.consume_tokens(list(output_ids))
         return False
+
+    def _fill_along(self, draft: Sequence[int], bitmasks: TokenBitmask) -> tuple[int, bool]:
+        """Set the bits behind each draft token; return how many it took, and if that was all well.
+
+        Whoever calls it goes back.
+        """
+        for followed, token in enumerate(draft):
+            if not is_allowed(token, bitmasks[followed]):
+                bitmasks[followed + 1 :] = _EVERY_TOKEN  # nothing is chosen there
+                return followed, True
+            if self._matcher.try_consume_tokens([token]) != 1:
+                return followed, False
+            spent_s = self._compute_mask(bitmasks[followed + 1])
+            if self._matcher.is_error() or spent_s > _MAX_BITMASK_S:
+                return followed + 1, False
+        return len(draft), True
 
     def _fill(self, bitmask: TokenBitmask) -> None:
         """Set the bits of what may follow the output."""

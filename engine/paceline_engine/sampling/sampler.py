@@ -84,8 +84,9 @@ class Sampler(Protocol):
 
         `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
         request's last known one and the row, 0 where empty: the draft's tokens, of requests that
-        ask for nothing but a draw and a form, or the one that the call before has chosen. `parameters` are those of the rows where they
-        lie on a device, and None on a CPU. Waits for no device except for grammars' masks.
+        ask for nothing but a draw and a form, or the one that the call before has chosen.
+        `parameters` are those of the rows where they lie on a device, and None on a CPU. Waits for
+        no device except for grammars' masks.
         """
         ...
 
