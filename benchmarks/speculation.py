@@ -58,8 +58,8 @@ PROSE = (
     " One autumn a stranger arrived on the last ferry and asked for the house of the clockmaker."
 )
 ORDER = (
-    "<|im_start|>user\nOrder {number}: Maria Lopez from Lisbon bought two lamps and a wooden chair, by"
-    " express delivery, and they have arrived. Write the order as JSON.<|im_end|>\n"
+    "<|im_start|>user\nOrder {number}: Maria Lopez from Lisbon bought two lamps and a wooden chair,"
+    " by express delivery, and they have arrived. Write the order as JSON.<|im_end|>\n"
     "<|im_start|>assistant\n"
 )
 PRODUCT = {
@@ -274,8 +274,8 @@ def main() -> None:
         f" {arguments.output_tokens} output tokens, drafts of {arguments.draft_tokens} tokens at"
         f" most {drafted_by}; medians of interleaved pairs.\n"
         f"JSON: {JSON_TOKENS} tokens at most, by a schema of six fields; drafts are what is looked"
-        f" up and what the grammar forces, up to {FORCED_TOKENS} tokens, or the latter alone, as with"
-        f" `engine.speculative.method: None`.\n\n{table}\n\n"
+        f" up and what the grammar forces, up to {FORCED_TOKENS} tokens, or the latter alone, as"
+        f" with `engine.speculative.method: None`.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
         f"{'' if is_lookup else ' --method draft'}`.\n"
     )
@@ -318,7 +318,7 @@ def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| Text | at a time | off, tok/s | on, tok/s | on / off | range | pairs | drafts accepted |",
+        "| Text | at a time | off, tok/s | on, tok/s | on / off | range | pairs | accepted |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
