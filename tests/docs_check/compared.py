@@ -1,4 +1,4 @@
-"""Whether two outputs say the same: every word must, and what each run has of its own is named here.
+"""Whether two outputs say the same: every word must; what each run has of its own is named here.
 
 A rule takes one kind of figure, id or layout out of both outputs. What no rule takes is compared
 as it is, so a word that changes is a difference.
@@ -18,10 +18,13 @@ class Rule:
     becomes: str
 
 
+_HASH = "bcdfghjklmnpqrstvwxz2456789"
+"""What Kubernetes makes names of: no vowels, so no words."""
+
 RULES = (
     Rule("the frame of a table", re.compile(r"[─━│┃┏┓┗┛┡┩╇┳┴├┤┼└┘┌┐╭╮╰╯█·]+"), " "),
     Rule("ids of an answer", re.compile(r"\b(chatcmpl|cmpl)-[0-9a-f]{32}\b"), r"\1-<id>"),
-    Rule("the end of a pod's name", re.compile(r"-[a-z0-9]{8,10}-[a-z0-9]{5}\b"), "-<pod>"),
+    Rule("the end of a pod's name", re.compile(rf"-[{_HASH}]{{8,10}}-[{_HASH}]{{5}}\b"), "-<pod>"),
     Rule("an age", re.compile(r"\b(\d+[dhms])+(?= |$)", re.MULTILINE), "<age>"),
     Rule("a number", re.compile(r"\d[\d,]*(\.\d+)?"), "<n>"),
     Rule("how wide a column is", re.compile(r"[ \t]+"), " "),
@@ -33,7 +36,7 @@ _PROGRESS = re.compile(r"^[\w-]+: (start|fetching|reading|loading weights|warmin
 
 
 def normalised(output: str) -> list[str]:
-    """Return the lines without what each run has of its own; empty and progress lines are left out."""
+    """Return the lines without what each run has of its own, nor empty ones nor progress."""
     lines = [line for line in output.splitlines() if not _PROGRESS.match(line)]
     for rule in RULES:
         lines = [rule.pattern.sub(rule.becomes, line) for line in lines]

@@ -1,6 +1,7 @@
-"""A page's console blocks, run in order; what they print beside what the page says, or in its place."""
+"""A page's console blocks, run in order; what they print is compared with the page, or written."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,9 +12,17 @@ from docs_check.compared import differences, missing
 from docs_check.console import CONTINUED, PROMPT, Exchange, exchanges
 from docs_check.said import Said, said
 from docs_check.terminal import Result, Terminals
+from local_cluster.cluster import Cluster
 
 WITHIN_S = 420.0
 """A command of a page that takes longer belongs to no reader's patience."""
+
+_LEFT_OUT = (".git", ".venv*", "out", "build", ".*_cache", "__pycache__", ".hypothesis")
+_TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2026-01-01 00:{second // 60:02}:{second % 60:02}.0000000,{100 + second},{20 + second % 7}\n"
+    for second in range(120)
+)
+"""`trace.csv` of the pages: a request a second for two minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +49,25 @@ def steps(page: Path, *, text: str | None = None) -> list[Step]:
 
 
 def home(folder: Path) -> Path:
-    """Make a folder where a page's commands find the repository's files and leave theirs outside it."""
-    for path in ROOT.iterdir():
-        if path.name not in {"out", "build", ".git", ".venv"}:
-            (folder / path.name).symlink_to(path)
+    """Copy the repository into the folder, with what pages call the reader's own files.
+
+    So no command writes into the tree.
+    """
+    shutil.copytree(ROOT, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "trace.csv").write_text(_TRACE)
+    shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "service.yaml")
     return folder
+
+
+def images_of(cluster: Cluster) -> dict[str, str]:
+    """Return what `make cluster` says to export."""
+    return {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "OPERATOR_TAG": cluster.images["operator"].rpartition(":")[2],
+        "ENGINE_IMAGE": cluster.images["engine"],
+        "SIDECAR_IMAGE": cluster.images["sidecar"],
+    }
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -81,7 +103,9 @@ def problems(step: Step, result: Result) -> list[str]:
     if step.said.is_quiet:
         return found
     if step.said.shows:
-        return found + [f"does not show {each!r}" for each in missing(step.said.shows, result.output)]
+        return found + [
+            f"does not show {each!r}" for each in missing(step.said.shows, result.output)
+        ]
     return found + differences(step.exchange.output, result.output)
 
 

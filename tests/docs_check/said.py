@@ -18,10 +18,10 @@ class Said:
     """`quietly`: the page leaves out what it prints, which is another program's."""
 
     until: str = ""
-    """`until TEXT`: apart, what was printed up to the line with TEXT; else, run again until then."""
+    """`until TEXT`: apart, what was printed up to a line with TEXT; else, run again until so."""
 
     shows: tuple[str, ...] = ()
-    """`shows TEXT...`: the output has these in this order, and the rest follows the machine's speed."""
+    """`shows TEXT...`: the output has these in this order; the rest is the machine's."""
 
 
 def said(text: str) -> Said:

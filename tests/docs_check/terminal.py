@@ -1,4 +1,4 @@
-"""A shell in which a page's commands are run in order, and terminals for what goes on beside them."""
+"""A shell that runs a page's commands in order, and terminals for what goes on beside them."""
 
 import contextlib
 import os
@@ -83,7 +83,7 @@ class Terminals:
             time.sleep(_AGAIN_AFTER_S)
 
     def run_apart(self, command: str, text: str, *, within_s: float) -> Result:
-        """Start a command in a terminal of its own; return when it has printed a line with the text."""
+        """Start a command in a terminal of its own; return when a line that it prints has the text."""
         began = time.monotonic()
         process = self._start(["bash", "--noprofile", "--norc", "-c", self._here(command)])
         self._apart.append(process)
