@@ -69,7 +69,6 @@ CLASSES = (
     Class("make install", How.NOT, "whatever runs here was installed by it"),
     Class("make PYTHON=* install", How.NOT, "whatever runs here was installed by it"),
     # Python
-    Class("python -m paceline_cli.reference*", How.QUICK),
     Class("python -m paceline_engine*", How.NOT, "a pod's process: manifests start it"),
     Class("python -m paceline_sidecar", How.NOT, "a pod's process: manifests start it"),
     Class("python -m paceline_operator.*", How.NOT, "the chart starts it"),
@@ -100,7 +99,6 @@ CLASSES = (
     Class("paceline bench sweep -f examples/quickstart.yaml", How.LONG),
     Class("paceline bench compare -f examples/quickstart.yaml", How.LONG),
     Class("paceline bench run --url *", How.NOT, "another's server, or one that the reader names"),
-    Class("paceline bench run --url * --trace *", How.NOT, "a trace that the reader has recorded"),
     Class("paceline bench machines *", How.NOT, "sweeps of several machines"),
     Class("paceline bench sweep *--beside*", How.NOT, "sweeps of several machines"),
     Class("paceline bench check *", How.NOT,
@@ -123,6 +121,7 @@ CLASSES = (
     Class("curl *", How.NOT, _OWN),
     # programs of others
     Class("cat", How.NOT, "prints what the command before it has printed"),
+    Class("echo *", How.NOT, _OWN),
     Class("jq *", How.NOT, "filters what a command before it has printed"),
     Class("cosign *", How.NOT, "signs images in the reader's registry"),
     Class("crane *", How.NOT, "reads the reader's registry"),

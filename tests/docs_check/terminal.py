@@ -83,7 +83,7 @@ class Terminals:
             time.sleep(_AGAIN_AFTER_S)
 
     def run_apart(self, command: str, text: str, *, within_s: float) -> Result:
-        """Start a command in a terminal of its own; return when a line that it prints has the text."""
+        """Start a command in a terminal of its own; return when a line of it has the text."""
         began = time.monotonic()
         process = self._start(["bash", "--noprofile", "--norc", "-c", self._here(command)])
         self._apart.append(process)
