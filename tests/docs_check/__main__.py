@@ -50,8 +50,9 @@ def _commands(only: str) -> int:
     """Run each command once, in a copy of the tree; say of the others why not."""
     pages: dict[str, str] = {}
     for each in found():
-        if fnmatchcase(each.text.removeprefix(".venv/bin/"), only):
-            pages.setdefault(each.text, each.page)
+        plain = each.text.removeprefix(".venv/bin/")
+        if fnmatchcase(plain, only):
+            pages.setdefault(plain, each.page)
     by_how: dict[How, list[str]] = {how: [] for how in How}
     for text, page in pages.items():
         decided = class_of(text)

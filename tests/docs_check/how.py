@@ -69,6 +69,7 @@ CLASSES = (
     Class("make install", How.NOT, "whatever runs here was installed by it"),
     Class("make PYTHON=* install", How.NOT, "whatever runs here was installed by it"),
     # Python
+    Class("*python -m docs_check*", How.NOT, "it would run itself"),
     Class("python -m paceline_engine*", How.NOT, "a pod's process: manifests start it"),
     Class("python -m paceline_sidecar", How.NOT, "a pod's process: manifests start it"),
     Class("python -m paceline_operator.*", How.NOT, "the chart starts it"),
