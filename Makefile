@@ -113,6 +113,10 @@ kustomize: crds ## Render deploy/kustomize/base from the chart.
 site: install ## Build the documentation into out/site; a broken link is an error.
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
+.PHONY: docs-check
+docs-check: install ## Run the commands of every page, for hours, and say of each how it ended. ONLY='paceline *'
+	PYTHONPATH=tests $(PY) -m docs_check $(if $(ONLY),--only '$(ONLY)')
+
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.
 	$(PY) benchmarks/engine.py
