@@ -15,7 +15,7 @@ COUNTED_S: Final = 60.0
 _SPAN_S: Final = 240.0
 _EVERY_S: Final = 10.0
 _LEAST_POINTS: Final = 4
-_DOUBT: Final = 2.0  # standard errors: what chance alone may have made of a slope
+_DOUBT: Final = 1.5  # standard errors: what chance alone may have made of a slope
 _MOST: Final = 2.0
 """A forecast is never more than this many times what arrives."""
 
@@ -48,10 +48,11 @@ class ArrivalTrend:
         return min(forecast_rps, _MOST * self.points[-1][1])
 
     def _level_rps(self, *, is_steady: bool) -> float:
-        """The rate of now: a steady one is the mean of all points, unless the newest is above."""
-        mean_rps = self._mean_rps
-        proven_rps = self.points[-1][1] - math.sqrt(mean_rps / COUNTED_S)
-        return max(proven_rps, mean_rps) if is_steady else max(proven_rps, 0.0)
+        """The rate of now: where it is steady the mean, unless the newest proves more."""
+        newest_rps, mean_rps = self.points[-1][1], self._mean_rps
+        if not is_steady:
+            return newest_rps
+        return max(newest_rps - math.sqrt(mean_rps / COUNTED_S), mean_rps)
 
     @property
     def _mean_rps(self) -> float:
