@@ -20,7 +20,7 @@ from autoscale.arms import ARMS, OURS, UTILIZATION, pods_for
 from autoscale.fleet import Fleet
 from autoscale.page import page
 from autoscale.pods import Pod, Settled
-from autoscale.ramp import Ramp
+from autoscale.ramp import ramps
 from autoscale.settle import settle
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "autoscale"
@@ -49,22 +49,11 @@ class Row:
     """It shows how near settled pods come to tuned ones."""
 
 
-def ramps(pod: Settled) -> dict[str, Ramp]:
-    """Rates in shares of what one pod serves within the SLA."""
-    one = pod.capacity_rps
-    return {
-        "one to three pods": Ramp(0.6 * one, 3.0 * one),
-        "five to fifty pods": Ramp(
-            4.0 * one, 40.0 * one, rise_s=1200.0, stay_s=600.0, rest_s=300.0
-        ),
-    }
-
-
 def run(
     name: str, arm: str, cold_s: float, pod: Settled, *, seeds: tuple[int, ...], is_tuned: bool
 ) -> Row:
     """Let one autoscaler go through one ramp, once for each seed."""
-    ramp, fleets = ramps(pod)[name], []
+    ramp, fleets = ramps(pod.capacity_rps)[name], []
     for seed in seeds:
         scaler = ARMS[arm](ramp, pod, cold_s)
         fleet = Fleet(ramp.requests(seed), scaler, pod, cold_s, is_tuned)
@@ -91,7 +80,7 @@ def main() -> None:
     """Settle one pod, run all, and write JSON and a table."""
     pod = asyncio.run(settle())
     print(pod, flush=True)
-    small, large = ramps(pod)
+    small, large = ramps(pod.capacity_rps)
     rows: list[Row] = []
     for row in _rows(pod, small, large):
         rows.append(row)

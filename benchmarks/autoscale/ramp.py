@@ -57,3 +57,13 @@ class Ramp:
             np.zeros(count, np.int64),
             np.zeros(count, np.int8),
         )
+
+
+def ramps(one_rps: float) -> dict[str, Ramp]:
+    """List the ramps, in shares of what one pod serves within the SLA."""
+    return {
+        "one to three pods": Ramp(0.6 * one_rps, 3.0 * one_rps),
+        "five to fifty pods": Ramp(
+            4.0 * one_rps, 40.0 * one_rps, rise_s=1200.0, stay_s=600.0, rest_s=300.0
+        ),
+    }

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from autoscale.plots import draw_ramps
+from autoscale.ramp import ramps
 from pictures.attainment import draw_attainment
 from pictures.scores import committed_scores
 from sim_to_real.figures import RunFigures
@@ -55,6 +57,12 @@ def _tuning(root: Path) -> None:
     draw_attainment(scores, _in(root, "docs/images/tuning/attainment.png"))
 
 
+def _autoscale(root: Path) -> None:
+    raw = json.loads((_RESULTS / "autoscale" / "autoscale.json").read_text())
+    drawn = ramps(raw["pod"]["capacity_rps"])
+    draw_ramps(raw, drawn, _in(root, "docs/images/autoscaling/ramps.png"))
+
+
 def _in(root: Path, name: str) -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,6 +70,7 @@ def _in(root: Path, name: str) -> Path:
 
 
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
+    (_autoscale, ("docs/images/autoscaling/ramps.png",)),
     (_soak, ("benchmarks/results/cpu/soak.svg",)),
     (_sim_to_real, ("docs/images/sim-to-real/figures.png",)),
     (

@@ -93,7 +93,10 @@ PROMETHEUS_ADAPTER = Module(
 # With the clients of some seventy services: a build of half an hour on one core.
 KEDA = Module(
     name="keda",
-    packages=("github.com/kedacore/keda/v2/cmd/operator", "github.com/kedacore/keda/v2/cmd/adapter"),
+    packages=(
+        "github.com/kedacore/keda/v2/cmd/operator",
+        "github.com/kedacore/keda/v2/cmd/adapter",
+    ),
 )
 
 
