@@ -46,9 +46,11 @@ ARMS: Final[Mapping[str, Arm]] = {
     "knows the ramp once it has begun": lambda ramp, pod, cold_s: Oracle(
         ramp, pod.capacity_rps, cold_s, since_s=ramp.quiet_s
     ),
-    OURS: lambda *_: Horizontal(ByAverage("recommended", 1.0), down_window_s=180.0),
+    OURS: lambda *_: Horizontal(
+        ByAverage("recommended", 1.0, up_tolerance=0.0), down_window_s=180.0
+    ),
     "the same without looking ahead": lambda *_: Horizontal(
-        ByAverage("unforeseen", 1.0), down_window_s=180.0
+        ByAverage("unforeseen", 1.0, up_tolerance=0.0), down_window_s=180.0
     ),
     UTILIZATION: lambda *_: Horizontal(ByValue(TARGET), up_window_s=120.0),
     "CPU at 80 %": lambda *_: Horizontal(ByProcessor(TARGET)),

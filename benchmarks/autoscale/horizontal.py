@@ -60,13 +60,16 @@ class ByAverage:
     field: str
     """Of `Seen`."""
     each: float
+    up_tolerance: float = _TOLERANCE
+    """How far more than wanted is let be."""
 
     def wanted(self, seen: Seen) -> int | None:
         """Divide the sum by what one pod may have."""
         total = getattr(seen, self.field)
         if total is None:
             return None
-        is_near = _is_near(total / (self.each * seen.replicas))
+        ratio = total / (self.each * seen.replicas)
+        is_near = 1 - _TOLERANCE <= ratio <= 1 + self.up_tolerance
         return seen.replicas if is_near else math.ceil(total / self.each - 1e-9)
 
 

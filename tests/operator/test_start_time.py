@@ -19,6 +19,12 @@ class _OnePod:
     def __init__(self, raw: Manifest) -> None:
         self._raw = raw
 
+    def keys(self) -> list[str]:
+        return ["default/quick"]
+
+    def owned(self) -> list[tuple[str, Manifest]]:
+        return []
+
     def service(self, key: str) -> Manifest:  # noqa: ARG002 - there is one
         return a_live_service()
 
