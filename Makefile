@@ -79,7 +79,7 @@ e2e-canary: install ## A slower engine's image on a real node is judged worse by
 	$(PY) -m pytest -m canary tests/e2e
 
 .PHONY: e2e-drain
-e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests: none fails.
+e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests, and in five beside a control plane.
 	$(PY) -m pytest -m drain tests/e2e
 
 .PHONY: quick
@@ -158,6 +158,14 @@ tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tun
 .PHONY: tune-report-long
 tune-report-long: install ## Evaluate the tuner on long prompts; writes docs/tuning-long-prompts.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --long --jobs 2
+
+.PHONY: knees
+knees: install ## Fit two published knees and replay them in the simulator; writes docs/published-knees.md.
+	PYTHONPATH=benchmarks $(PY) -m published_knees
+
+.PHONY: scenes
+scenes: install ## Play the simulated scenes of the pictures: a batch size that moves, a flood, bursts.
+	PYTHONPATH=benchmarks $(PY) -m scenes
 
 .PHONY: sim-to-real
 sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.

@@ -88,6 +88,8 @@ class ObservedPod:
     """From its creation to its readiness; None while it is not ready."""
     has_sandbox: bool = True
     """Whether its volumes are mounted and its network is made."""
+    gates: tuple[str, ...] = ()
+    """What keeps it from the scheduler, such as the admission of a queue."""
     is_canary: bool = False
     """It tries new images."""
     admin_tls: bool = False
@@ -197,6 +199,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
         started_in_s=_started_in_s(metadata, conditions.get("Ready", _NO_STATE)),
         has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
+        gates=tuple(gate["name"] for gate in raw.get("spec", {}).get("schedulingGates", ())),
         is_canary=CANARY in metadata.get("labels", {}),
         admin_tls=_admin_tls(raw.get("spec", _NO_STATE)),
     )

@@ -19,7 +19,8 @@ DATA = {"", "text", "promql", "lua", "html"}
 ABRIDGED = {"docs/runtime-api.md": "its answers have ... in the place of what repeats"}
 """Pages whose JSON cannot be read, and why."""
 EXAMPLES = ROOT / "examples"
-MANIFESTS = sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("pipelines/*.yaml")])
+FOLDERS = ("", "pipelines/", "placement/")
+MANIFESTS = sorted(path for folder in FOLDERS for path in EXAMPLES.glob(f"{folder}*.yaml"))
 NO_SERVICES = {"prometheus-adapter.yaml", "offline-job.yaml"}
 """Values of another chart, and a job."""
 MENTION = re.compile(r"(?:\.venv/bin/)?(paceline|make) [a-z-]")
