@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B
@@ -84,7 +85,7 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
     )
 
 
-def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Floats]:
+def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, npt.NDArray[np.bool_]]:
     random = np.random.default_rng([seed, 10])
     at_s = arrivals(random, constant(_RPS), _DURATION_S)
     prompt, output, cached = CONVERSATION.draw(random, len(at_s))
@@ -94,15 +95,14 @@ def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Floats]:
     order = np.argsort(all_s, kind="stable")
     is_flood = np.concatenate([np.zeros(len(at_s), np.bool_), np.ones(FLOOD, np.bool_)])[order]
     lane = np.where(is_flood & has_lanes, _BATCH, 0).astype(np.int8)
-    columns = (
-        np.concatenate(pair)[order]
-        for pair in (
-            (prompt, flood_prompt),
-            (output, flood_output),
-            (cached, np.zeros(FLOOD, np.int64)),
-        )
+    requests = Requests(
+        all_s[order],
+        prompt=np.concatenate((prompt, flood_prompt))[order],
+        output=np.concatenate((output, flood_output))[order],
+        cached=np.concatenate((cached, np.zeros(FLOOD, np.int64)))[order],
+        lane=lane,
     )
-    return Requests(all_s[order], *columns, lane), is_flood
+    return requests, is_flood
 
 
 def _served(requests: Requests, seed: int) -> SimulatedEngine:
@@ -119,7 +119,7 @@ def _served(requests: Requests, seed: int) -> SimulatedEngine:
     return engine
 
 
-def _rate(first_s: Floats, last_s: Floats, output: Floats, at_s: Floats) -> Floats:
+def _rate(first_s: Floats, last_s: Floats, output: npt.NDArray[np.int64], at_s: Floats) -> Floats:
     """Return tokens a second over the last window before each time."""
     spans_s = np.maximum(last_s - first_s, 1e-6)
     begin_s = at_s[:, None] - _WINDOW_S
