@@ -176,7 +176,7 @@ class Spec(Part):
     """Pods; the only field that an autoscaler writes, through /scale."""
     rollout: Rollout = Rollout()
     """How a new pod template replaces the old one."""
-    resources: Annotated[Resources, OnChange.COLD] = Resources()
+    resources: Resources = Resources()
     """What one pod asks for."""
     resource_claims: Annotated[
         Annotated[

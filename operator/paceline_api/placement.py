@@ -6,7 +6,7 @@ from pydantic import Field, WithJsonSchema
 
 from paceline_api.device_claims import MAX_CLAIMS, ClaimLabel, EngineClaim
 from paceline_api.part import OnChange, Part, Rule, listed
-from paceline_api.units import CountOrPercent, Name, Quantity
+from paceline_api.units import CountOrPercent, Name, Price, Quantity
 
 LabelValue = Annotated[str, Field(max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
@@ -94,26 +94,32 @@ class Resources(Part):
         ),
     )
 
-    gpu: GpuSpec = GpuSpec()
-    claims: (
+    gpu: Annotated[GpuSpec, OnChange.COLD] = GpuSpec()
+    """Accelerators of one pod."""
+    claims: Annotated[
         Annotated[
             list[EngineClaim],
             Field(json_schema_extra=listed("map", max_items=MAX_CLAIMS, keys=("name",))),
         ]
-        | None
-    ) = None
+        | None,
+        OnChange.COLD,
+    ] = None
     """Claims whose devices the engine sees, each one of `resourceClaims`."""
-    cpu: Quantity | None = None
+    cpu: Annotated[Quantity | None, OnChange.COLD] = None
     """Requested CPU; the engine may use more when the node has it."""
-    exclusive_cpus: bool = False
+    exclusive_cpus: Annotated[bool, OnChange.COLD] = False
     """Whether the pod is of the class Guaranteed, so that the kubelet's static CPU manager policy
     gives the engine `cpu` CPUs that nobody else uses; its threads are then pinned to cores. Without
     that policy on the node, `cpu` is only a limit. The sidecar then has 900m CPU and 1Gi."""
-    memory: Quantity | None = None
+    memory: Annotated[Quantity | None, OnChange.COLD] = None
     """Requested memory, and its limit."""
-    shared_memory: Quantity | None = None
+    shared_memory: Annotated[Quantity | None, OnChange.COLD] = None
     """Size of /dev/shm, which counts as the engine's memory. When absent: 1Gi where several GPUs
     share the model, as they meet there; else the 64Mi of any container."""
+    price_per_hour: Annotated[Price | None, OnChange.NO_RESTART] = None
+    """What one pod costs an hour, such as `2.49`, in whatever currency you reckon in. Status,
+    metrics, `paceline diagnose` and `paceline plan` then tell the cost of a million tokens; nothing
+    else depends on it."""
 
 
 class SidecarResources(Part):

@@ -51,6 +51,7 @@ AROUND: list[dict[str, Any]] = [
     {"disruption": {"budget": "None"}},
     {"network": {"policy": "None"}},
     {"rollout": {"maxSurge": 2, "startupSeconds": 60}},
+    {"resources": {"pricePerHour": "2.49"}},
 ]
 
 
