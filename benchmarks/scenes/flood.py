@@ -73,7 +73,11 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
         arrived.append(requests.arrival_s[~is_flood])
         ttft.append(engine.ttft_ms[~is_flood])
         jobs = engine.jobs[is_flood]
-        rates.append(_rate(jobs["first_s"], jobs["last_s"], requests.output[is_flood], at_s))
+        rates.append(
+            _rate(
+                jobs["first_s"], jobs["last_s"], requests.output[is_flood].astype(np.float64), at_s
+            )
+        )
         served_after.append(float(np.max(jobs["last_s"])) - FLOOD_S)
     arrived_s, ttft_ms = np.concatenate(arrived), np.concatenate(ttft)
     return FloodTrack(
