@@ -26,6 +26,7 @@ _LIMITS: Final = Limits(64, 8192, 50.0)
 _WINDOW_S, _PERIOD_S = 10.0, 2.5
 _SEEDS: Final = (1, 2, 3, 4, 5)
 _BATCH: Final = 1
+Bools = npt.NDArray[np.bool_]
 
 
 class FloodTrack(msgspec.Struct, frozen=True):
@@ -72,7 +73,11 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
         arrived.append(requests.arrival_s[~is_flood])
         ttft.append(engine.ttft_ms[~is_flood])
         jobs = engine.jobs[is_flood]
-        rates.append(_rate(jobs["first_s"], jobs["last_s"], requests.output[is_flood], at_s))
+        rates.append(
+            _rate(
+                jobs["first_s"], jobs["last_s"], requests.output[is_flood].astype(np.float64), at_s
+            )
+        )
         served_after.append(float(np.max(jobs["last_s"])) - FLOOD_S)
     arrived_s, ttft_ms = np.concatenate(arrived), np.concatenate(ttft)
     return FloodTrack(
@@ -85,7 +90,7 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
     )
 
 
-def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, npt.NDArray[np.bool_]]:
+def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Bools]:
     random = np.random.default_rng([seed, 10])
     at_s = arrivals(random, constant(_RPS), _DURATION_S)
     prompt, output, cached = CONVERSATION.draw(random, len(at_s))
@@ -95,14 +100,13 @@ def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, npt.NDArray[np.b
     order = np.argsort(all_s, kind="stable")
     is_flood = np.concatenate([np.zeros(len(at_s), np.bool_), np.ones(FLOOD, np.bool_)])[order]
     lane = np.where(is_flood & has_lanes, _BATCH, 0).astype(np.int8)
-    requests = Requests(
+    return Requests(
         all_s[order],
-        prompt=np.concatenate((prompt, flood_prompt))[order],
-        output=np.concatenate((output, flood_output))[order],
-        cached=np.concatenate((cached, np.zeros(FLOOD, np.int64)))[order],
-        lane=lane,
-    )
-    return requests, is_flood
+        np.concatenate([prompt, flood_prompt])[order],
+        np.concatenate([output, flood_output])[order],
+        np.concatenate([cached, np.zeros(FLOOD, np.int64)])[order],
+        lane,
+    ), is_flood
 
 
 def _served(requests: Requests, seed: int) -> SimulatedEngine:
@@ -119,7 +123,7 @@ def _served(requests: Requests, seed: int) -> SimulatedEngine:
     return engine
 
 
-def _rate(first_s: Floats, last_s: Floats, output: npt.NDArray[np.int64], at_s: Floats) -> Floats:
+def _rate(first_s: Floats, last_s: Floats, output: Floats, at_s: Floats) -> Floats:
     """Return tokens a second over the last window before each time."""
     spans_s = np.maximum(last_s - first_s, 1e-6)
     begin_s = at_s[:, None] - _WINDOW_S
