@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from msgspec import UNSET
 
 from paceline_tuner.annotations import Annotation, annotations
+from paceline_tuner.arrival_trend import ServiceArrivals
 from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.decision import Decision
@@ -25,12 +26,15 @@ from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
+from paceline_tuner.throughput import throughput
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
 _STALE_PERIODS = 3
+_HEARD_S = 30.0
+"""From a recommendation to the pod that it asks for: a scrape, and an autoscaler's own period."""
 _UNHELD_READS = 2
 """In succession: a read that follows a change at once may be a moment older than it."""
 
@@ -79,6 +83,7 @@ class _KnownService:
 
     pods: dict[str, _KnownPod] = field(default_factory=dict)
     report: ServiceReport | None = None
+    arrivals: ServiceArrivals = field(default_factory=ServiceArrivals)
 
 
 class TuningLoop:
@@ -113,7 +118,12 @@ class TuningLoop:
         experiment = self._experiments.observe(target, seen, self._clock())
         bases = [name for name, spec in specs.items() if not spec.is_candidate]
         images = self._image_trials.observe(target, bases, seen, self._clock())
-        summary = summarize(target, ticks, service.report, self._clock())
+        rates = {
+            tick.report.name: None if tick.error else tick.report.arrival_rps for tick in ticks
+        }
+        service.arrivals = service.arrivals.seen(rates, self._clock())
+        ahead_rps = service.arrivals.trend.ahead_rps(_HEARD_S + target.start_s)
+        summary = summarize(target, ticks, service.report, self._clock(), ahead_rps=ahead_rps)
         service.report = replace(summary, experiment=experiment, image_trial=images)
         return service.report
 
@@ -292,4 +302,5 @@ def _report(
         adapters=known.adapters,
         refuses_token=known.refuses_token,
         is_swinging=evidence is not None and known.state.is_swinging(evidence.now),
+        throughput=throughput(evidence) if evidence is not None else None,
     )

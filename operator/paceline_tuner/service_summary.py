@@ -17,6 +17,7 @@ from paceline_tuner.sla_conditions import (
     telemetry_available,
     tuning_active,
 )
+from paceline_tuner.throughput import together, token_cost
 from paceline_tuner.window import Evidence
 
 _HISTORY = 5
@@ -35,9 +36,17 @@ class PodTick:
 
 
 def summarize(
-    target: ServiceTarget, ticks: Sequence[PodTick], last: ServiceReport | None, now: float
+    target: ServiceTarget,
+    ticks: Sequence[PodTick],
+    last: ServiceReport | None,
+    now: float,
+    *,
+    ahead_rps: float,
 ) -> ServiceReport:
-    """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds."""
+    """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds.
+
+    `ahead_rps` is what will arrive when a pod that is asked for now is ready.
+    """
     spec = target.spec
     decisions = [tick.decision for tick in ticks if not tick.error]
     is_seen = bool(decisions)
@@ -52,13 +61,14 @@ def summarize(
     capacity_rps = sum(known) * len(decisions) / len(known) if known else None
     arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
     observed = combined([decision.observed for decision in decisions], counts, spec.sla.objective)
+    given = together(tick.report.throughput for tick in ticks)
     return ServiceReport(
         key=target.key,
         at=now,
         observed=observed,
         capacity_rps=capacity_rps,
         utilization=arrivals_rps / capacity_rps if capacity_rps else None,
-        recommended_replicas=recommended_replicas(known, arrivals_rps),
+        recommended_replicas=recommended_replicas(known, ahead_rps),
         conditions=(
             telemetry_available(
                 [tick.error for tick in ticks],
@@ -74,11 +84,14 @@ def summarize(
         batch=batch_report(spec, [tick.evidence for tick in ticks if tick.evidence]),
         history=(*reversed(changes), *history)[:_HISTORY],
         acknowledged=bool(pods) and all(pod.acknowledged_hash == spec.config_hash for pod in pods),
+        throughput=given,
+        # A pod that gives no telemetry costs as much as one that does.
+        cost=token_cost(given, price_per_hour=spec.price_per_hour, num_pods=len(pods)),
     )
 
 
 def recommended_replicas(capacities: Sequence[float], arrivals_rps: float) -> int | None:
-    """Pods that would serve the present load within the SLA; None without a capacity."""
+    """Pods that would serve these arrivals within the SLA; None without a capacity."""
     total = sum(capacities)
     if total <= 0:
         return None

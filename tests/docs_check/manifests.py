@@ -22,6 +22,8 @@ OTHER_KINDS = {
     "Gateway": "the Gateway API's: its definition is not here",
     "HTTPRoute": "the Gateway API's: its definition is not here",
     "InferencePool": "the Gateway API's inference extension: its definition is not here",
+    "ScaledObject": "KEDA's: an API server with its definition checks it in tests/operator",
+    "Service": "Kubernetes' own: the API server checks it where tests apply it",
     "HorizontalPodAutoscaler": "Kubernetes' own: the API server checks it where tests apply it",
     "Job": "Kubernetes' own: the API server checks it where tests apply it",
     "Namespace": "Kubernetes' own, and has no fields",
@@ -29,6 +31,13 @@ OTHER_KINDS = {
     "Secret": "Kubernetes' own: its fields are names and data",
     "ConfigMap": "Kubernetes' own: its fields are names and data",
     "PersistentVolumeClaim": "Kubernetes' own: the API server checks it where tests apply it",
+    "PriorityClass": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceClaim": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceClaimTemplate": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceFlavor": "Kueue's: its definition is applied where tests apply it",
+    "ClusterQueue": "Kueue's: its definition is applied where tests apply it",
+    "LocalQueue": "Kueue's: its definition is applied where tests apply it",
+    "WorkloadPriorityClass": "Kueue's: its definition is applied where tests apply it",
 }
 """Kinds whose fields nobody checks here, and why."""
 
