@@ -41,7 +41,8 @@ def a_pod() -> Iterator[Pod]:
             wait_until(sidecar.ready)
             yield Pod(sidecar, engine)
         finally:
-            sidecar.leave()
+            if sidecar.thread.is_alive():
+                sidecar.leave()
             sidecar.join()
     shutil.rmtree(path)
 
