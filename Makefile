@@ -75,7 +75,7 @@ e2e-canary: install ## A slower engine's image on a real node is judged worse by
 	$(PY) -m pytest -m canary tests/e2e
 
 .PHONY: e2e-drain
-e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests: none fails.
+e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests, and in five beside a control plane.
 	$(PY) -m pytest -m drain tests/e2e
 
 .PHONY: quick
@@ -112,6 +112,10 @@ kustomize: crds ## Render deploy/kustomize/base from the chart.
 .PHONY: site
 site: install ## Build the documentation into out/site; a broken link is an error.
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
+.PHONY: docs-check
+docs-check: install ## Run the commands of every page, for hours, and say of each how it ended. ONLY='paceline *'
+	PYTHONPATH=tests $(PY) -m docs_check $(if $(ONLY),--only '$(ONLY)')
 
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.
@@ -154,6 +158,14 @@ tune-report: install ## Evaluate the tuner on simulated engines; writes docs/tun
 .PHONY: tune-report-long
 tune-report-long: install ## Evaluate the tuner on long prompts; writes docs/tuning-long-prompts.md.
 	PYTHONPATH=benchmarks $(PY) -m tune_report --long --jobs 2
+
+.PHONY: knees
+knees: install ## Fit two published knees and replay them in the simulator; writes docs/published-knees.md.
+	PYTHONPATH=benchmarks $(PY) -m published_knees
+
+.PHONY: scenes
+scenes: install ## Play the simulated scenes of the pictures: a batch size that moves, a flood, bursts.
+	PYTHONPATH=benchmarks $(PY) -m scenes
 
 .PHONY: sim-to-real
 sim-to-real: install ## Measure the simulator against the real engine; writes docs/sim-to-real.md.

@@ -1,15 +1,20 @@
-"""Speculative decoding on and off, on the same requests: repetitive text and prose, at every load.
+"""Speculative decoding on and off, on the same requests: texts and JSON, at every load.
 
 The embedded model, greedy, end tokens ignored. Both engines live in this process and take turns;
 each has a step model of its own, fitted from its own steps in a run that is not counted. Ratios
 are medians of the pairs.
 
     python benchmarks/speculation.py --repeats 5
+    python benchmarks/speculation.py --texts json "json, forced alone" --loads 1 8 16
     python benchmarks/speculation.py --method draft
     python benchmarks/speculation.py --method draft --draft-layers 4
 
 No smaller model of this vocabulary can be had offline. The draft model is the model itself in a
 byte a weight, or what its first layers alone make of a text (`resized_model.py`).
+
+JSON follows a schema, whose grammar forces some of the tokens: by lookup and what is forced, and by
+what is forced alone, as without speculative decoding. It ends where it is complete. Rows of texts
+that are not measured stay as they are in the table.
 """
 
 import argparse
@@ -17,21 +22,27 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
+from paceline_engine.core.constraint import Constraint
 from paceline_engine.drafting.draft_model import DraftModel
+from paceline_engine.drafting.guided import FORCED_TOKENS
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.grammar.grammar import Grammars
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing import make_pacer
 from paceline_engine.settings import Quantization, Settings
-from paceline_wire import Sampling, Submit
+from paceline_wire import Grammar, Sampling, Submit
 from paceline_wire.limits import Limits
 from resized_model import write_with_layers
 
@@ -46,8 +57,56 @@ PROSE = (
     " nets by the sea wall, and in the evening the smell of bread came up from the lower street."
     " One autumn a stranger arrived on the last ferry and asked for the house of the clockmaker."
 )
+ORDER = (
+    "<|im_start|>user\nOrder {number}: Maria Lopez from Lisbon bought two lamps and a wooden chair,"
+    " by express delivery, and they have arrived. Write the order as JSON.<|im_end|>\n"
+    "<|im_start|>assistant\n"
+)
+PRODUCT = {
+    "type": "object",
+    "properties": {
+        "product_name": {"type": "string", "maxLength": 24},
+        "quantity": {"type": "integer", "minimum": 1, "maximum": 99},
+    },
+    "required": ["product_name", "quantity"],
+    "additionalProperties": False,
+}
+FIELDS = {
+    "order_number": {"type": "integer", "minimum": 0, "maximum": 9999},
+    "customer_name": {"type": "string", "maxLength": 24},
+    "city": {"type": "string", "maxLength": 24},
+    "ordered_products": {"type": "array", "items": PRODUCT, "minItems": 2, "maxItems": 2},
+    "shipping_method": {"enum": ["express delivery", "standard delivery"]},
+    "has_arrived": {"type": "boolean"},
+}
+SCHEMA = {
+    "type": "object",
+    "properties": FIELDS,
+    "required": list(FIELDS),
+    "additionalProperties": False,
+}
+FORM = Grammar("json_schema", json.dumps(SCHEMA))
+JSON_TOKENS = 160
 LOADS = (1, 2, 4, 8, 16)
 """Requests at a time."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A text, and what drafts of its answers."""
+
+    text: str
+    is_json: bool = False
+    guesses: bool = True
+    """Whether drafts are guessed too, or only what a grammar forces is drafted."""
+
+
+CASES = {
+    "repetitive": Case(REPETITIVE),
+    "prose": Case(PROSE),
+    "json": Case(ORDER, is_json=True),
+    "json, forced alone": Case(ORDER, is_json=True, guesses=False),
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +148,7 @@ def proposer_of(model: LoadedModel) -> Proposer | None:
     return proposer
 
 
-def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
+def engine_of(model: LoadedModel, draft_tokens: int, *, forces: bool) -> Engine:
     """Make a new engine over the model's memory; engines of one model run one after the other."""
     limits = Limits(max_batch_size=max(LOADS), token_budget=model.capacity.max_token_budget)
     return Engine(
@@ -102,27 +161,37 @@ def engine_of(model: LoadedModel, draft_tokens: int) -> Engine:
         options=EngineOptions(
             prefix_caching=False,
             draft_tokens=draft_tokens,
+            forced_tokens=FORCED_TOKENS if forces else 0,
             proposer=proposer_of(model) if draft_tokens else None,
         ),
     )
 
 
-def run(engine: Engine, prompts: list[list[int]], load: int, output_tokens: int) -> Outcome:
+def run(
+    engine: Engine,
+    prompts: list[list[int]],
+    load: int,
+    sampling: Sampling,
+    constraint: Callable[[], Constraint] | None,
+) -> Outcome:
     """Keep `load` requests in the engine until every prompt is answered."""
-    sampling = Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
     before = engine.load()
     waiting = [
-        Submit(f"{before.output_tokens}-{i}", ids, sampling) for i, ids in enumerate(prompts)
+        (
+            Submit(f"{before.output_tokens}-{i}", ids, sampling),
+            None if constraint is None else constraint(),
+        )
+        for i, ids in enumerate(prompts)
     ]
     started = time.perf_counter()
-    for submit in waiting[:load]:
-        engine.submit(submit)
+    for submit, form in waiting[:load]:
+        engine.submit(submit, form)
     del waiting[:load]
     while not engine.is_idle:
         for output in engine.step():
             assert output.error is None, output.error
             if output.finish is not None and waiting:
-                engine.submit(waiting.pop(0))
+                engine.submit(*waiting.pop(0))
     seconds = time.perf_counter() - started
     after = engine.load()
     return Outcome(
@@ -133,7 +202,9 @@ def run(engine: Engine, prompts: list[list[int]], load: int, output_tokens: int)
 
 
 def prompts_of(text: str, count: int, tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the text, with a different beginning for each request."""
+    """Return the text, different for each request: its beginning, or where it says a number."""
+    if "{number}" in text:
+        return [tokenizer.encode(text.format(number=100 + index)).ids for index in range(count)]
     return [tokenizer.encode(f"{index}. {text}").ids for index in range(count)]
 
 
@@ -142,6 +213,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--method", choices=("ngram", "draft"), default="ngram")
     parser.add_argument("--draft-quantization", choices=("none", "int8", "fp8"), default="int8")
     parser.add_argument("--draft-layers", type=int, help="only so many, untrained after the cut")
+    parser.add_argument("--texts", nargs="*", choices=CASES, default=list(CASES))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--draft-tokens", type=int, default=8)
     parser.add_argument("--output-tokens", type=int, default=64)
@@ -157,38 +229,68 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model.write_tokenizer(Path(folder))
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
-    engines = {"off": engine_of(model, 0), "on": engine_of(model, arguments.draft_tokens)}
+        grammars = Grammars(
+            Path(folder) / "tokenizer.json",
+            vocab_size=model.info.vocab_size,
+            eos_token_ids=model.info.eos_token_ids,
+        )
+        grammars.constraint(FORM)  # reads the tokenizer, and is kept
     rows = []
-    for text_name, text in (("repetitive", REPETITIVE), ("prose", PROSE)):
+    for name in arguments.texts:
+        case = CASES[name]
+        guesses = arguments.draft_tokens if case.guesses else 0
+        engines = {
+            "off": engine_of(model, 0, forces=False),
+            "on": engine_of(model, guesses, forces=True),
+        }
         for load in arguments.loads:
-            prompts = prompts_of(text, 2 * load, tokenizer)
+            prompts = prompts_of(case.text, 2 * load, tokenizer)
+            one = partial(
+                run,
+                prompts=prompts,
+                load=load,
+                sampling=_sampling(case, arguments.output_tokens),
+                constraint=partial(grammars.constraint, FORM) if case.is_json else None,
+            )
             for engine in engines.values():
-                run(engine, prompts, load, arguments.output_tokens)
+                one(engine)
             pairs = []
             for repeat in range(arguments.repeats):
                 order = list(engines) if repeat % 2 else list(engines)[::-1]
-                found = {
-                    name: run(engines[name], prompts, load, arguments.output_tokens)
-                    for name in order
-                }
-                pairs.append(found)
-            rows.append(_row(text_name, load, pairs))
-            print(rows[-1], flush=True)
+                pairs.append({arm: one(engines[arm]) for arm in order})
+            rows.append(_row(name, load, pairs))
+            print({key: value for key, value in rows[-1].items() if key != "runs"}, flush=True)
+    is_lookup = arguments.method == "ngram"
+    name = "speculation" if is_lookup else "speculation-draft"
+    rows = _kept(arguments.results / f"{name}.json", arguments.texts) + rows
     table = _table(rows)
     print(table)
     arguments.results.mkdir(parents=True, exist_ok=True)
-    is_lookup = arguments.method == "ngram"
-    name = "speculation" if is_lookup else "speculation-draft"
     drafted_by = "by prompt lookup" if is_lookup else _draft_words(arguments)
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
         f"SmolLM2-135M-Instruct, {model.info.dtype}, greedy,"
         f" {arguments.output_tokens} output tokens, drafts of {arguments.draft_tokens} tokens at"
-        f" most {drafted_by}; medians of {arguments.repeats} interleaved pairs.\n\n{table}\n\n"
+        f" most {drafted_by}; medians of interleaved pairs.\n"
+        f"JSON: {JSON_TOKENS} tokens at most, by a schema of six fields; drafts are what is looked"
+        f" up and what the grammar forces, up to {FORCED_TOKENS} tokens, or the latter alone, as"
+        f" with `engine.speculative.method: None`.\n\n{table}\n\n"
         "Made by `python benchmarks/speculation.py"
         f"{'' if is_lookup else ' --method draft'}`.\n"
     )
+
+
+def _sampling(case: Case, output_tokens: int) -> Sampling:
+    if case.is_json:
+        return Sampling(max_tokens=JSON_TOKENS, temperature=0.0)
+    return Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
+
+
+def _kept(path: Path, measured: list[str]) -> list[dict[str, Any]]:
+    """Read the rows of texts that were not measured this time."""
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return [row for row in rows if row["text"] not in measured]
 
 
 def _draft_words(arguments: argparse.Namespace) -> str:
@@ -197,7 +299,7 @@ def _draft_words(arguments: argparse.Namespace) -> str:
     return f"by {whose}" + ("" if to == "none" else f" in {to.upper()}")
 
 
-def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, object]:
+def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any]:
     ratios = sorted(pair["on"].tokens_per_s / pair["off"].tokens_per_s for pair in pairs)
     drafted = sum(pair["on"].drafted for pair in pairs)
     return {
@@ -214,15 +316,15 @@ def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, obj
     }
 
 
-def _table(rows: list[dict[str, object]]) -> str:
+def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| Text | at a time | off, tok/s | on, tok/s | on / off | range | drafts accepted |",
-        "|---|---|---|---|---|---|---|",
+        "| Text | at a time | off, tok/s | on, tok/s | on / off | range | pairs | accepted |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {row['text']} | {row['load']} | {row['off_tokens_per_s']:.1f}"
         f" | {row['on_tokens_per_s']:.1f} | {row['ratio']:.2f}"
-        f" | {row['lowest']:.2f} to {row['highest']:.2f}"
+        f" | {row['lowest']:.2f} to {row['highest']:.2f} | {len(row['runs'])}"
         f" | {row['accepted']:.0%} of {row['drafted']} |"
         for row in rows
     ]

@@ -8,8 +8,16 @@ from typing import Any, Final
 
 import msgspec
 
+from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
+from pictures.batch_sweep import draw_batch_sweep
+from pictures.knees import draw_knees
+from pictures.scene_plots import draw_batch_size, draw_bursts, draw_flood
 from pictures.scores import committed_scores
+from published_knees.results import read as read_knees
+from scenes.batch_size import BatchScene
+from scenes.bursts import BurstScene
+from scenes.flood import FloodScene
 from sim_to_real.figures import RunFigures
 from sim_to_real.plots import draw_figures
 from soak import Sample, plot
@@ -55,6 +63,22 @@ def _tuning(root: Path) -> None:
     draw_attainment(scores, _in(root, "docs/images/tuning/attainment.png"))
 
 
+def _knees(root: Path) -> None:
+    draw_knees(read_knees(), _in(root, "docs/images/knees.png"))
+
+
+def _batching(root: Path) -> None:
+    (sweep,) = read_sweeps([_RESULTS / "cpu" / "sweep.json"])
+    draw_batch_sweep(sweep, _in(root, "docs/images/batching/batch-sizes.png"))
+    scenes = _RESULTS / "scenes"
+    moves = msgspec.json.decode((scenes / "batch-size.json").read_bytes(), type=BatchScene)
+    draw_batch_size(moves, _in(root, "docs/images/batching/tuned-live.png"))
+    bursts = msgspec.json.decode((scenes / "bursts.json").read_bytes(), type=BurstScene)
+    draw_bursts(bursts, _in(root, "docs/images/batching/bursts.png"))
+    flood = msgspec.json.decode((scenes / "flood.json").read_bytes(), type=FloodScene)
+    draw_flood(flood, _in(root, "docs/images/batching/flood.png"))
+
+
 def _in(root: Path, name: str) -> Path:
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +94,16 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
             "docs/images/tuning/attainment.png",
             "docs/images/tuning/goodput.png",
             "docs/images/tuning/sweep.png",
+        ),
+    ),
+    (_knees, ("docs/images/knees.png",)),
+    (
+        _batching,
+        (
+            "docs/images/batching/tuned-live.png",
+            "docs/images/batching/batch-sizes.png",
+            "docs/images/batching/bursts.png",
+            "docs/images/batching/flood.png",
         ),
     ),
 )

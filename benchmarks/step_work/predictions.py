@@ -9,7 +9,7 @@ from paceline_kernels.dependent import dependent
 from step_work import assumed
 from step_work.gpus import GPUS, Gpu
 from step_work.steps import DECODE, LONG_PREFILL, PREFILL, FakeModel, Step
-from step_work.times import Predicted, predict, tensor_share
+from step_work.times import Predicted, parts_of, predict, tensor_share
 from step_work.work import StepWork, Work, work_of
 
 SINGLE = Step("1 decode at context 128", contexts=(128,))
@@ -68,6 +68,7 @@ def table_of(model: FakeModel) -> str:
     lines = [f"{model.name}: PREDICTED, nothing of this is measured"]
     for work in works:
         lines += [f"  {work.step.name}", *_step_lines(work)]
+    lines += [f"  {decode.step.name}, H200: {parts_of(decode, GPUS['H200'])}"]
     lines.append("  what it would gain on an H200, predicted:")
     lines += _gain_lines(model, decode, prefill)
     return "\n".join(lines)

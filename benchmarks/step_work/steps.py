@@ -1,6 +1,7 @@
 """Steps of true sizes on a GPU that is not there, and every launch of them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
+from paceline_engine.model.decoder import Decoder
 from paceline_engine.model.group import Group
+from paceline_engine.model.row_stages import Fusions, RowProducts, counters
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.settings import Settings
+from paceline_kernels.row_products import MAX_ROWS
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
 from paceline_wire import Sampling
@@ -92,6 +96,23 @@ class FakeModel:
             runner.launch(_batch(step, requests)).result()
             runner.keep_piecewise([])
         return tuple(record.launches)
+
+    @contextmanager
+    def fusing(self, plan: Fusions) -> Iterator[None]:
+        """Fuse this in decodes of few rows, whatever the model was loaded with."""
+        runner, before = self.loaded.runner, self.decoder
+        with self.fake.visible():
+            products = RowProducts({MAX_ROWS: plan}, counters(before))
+        runner._decoder = replace(before, few_rows=products)  # noqa: SLF001 - set for good at load
+        try:
+            yield
+        finally:
+            runner._decoder = before  # noqa: SLF001 - as above
+
+    @property
+    def decoder(self) -> Decoder:
+        """All weights, which are shapes alone."""
+        return self.loaded.runner._decoder  # noqa: SLF001 - nobody else asks for it
 
     def _capture_pieces(self, step: Step) -> None:
         runner = self.loaded.runner

@@ -44,6 +44,39 @@ class Predicted:
         return f"{likely} ms ({best} to {worst})"
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the likely time of a step in a graph consists of, in seconds."""
+
+    sheet_s: float
+    """Bytes, or FLOPs, at the rates of the data sheet."""
+    reach_s: float
+    """What more they take because launches reach a share of those."""
+    gaps_s: float
+    """From the end of a launch to where the next one streams."""
+    replay_s: float
+    """From the replay's call to the first kernel, and the tokens' way back."""
+
+    def __str__(self) -> str:
+        """Write them in milliseconds."""
+        ms = (f"{1e3 * each:.2f}" for each in (self.sheet_s, self.reach_s, self.gaps_s))
+        sheet, reach, gaps = ms
+        return (
+            f"{sheet} ms of bytes at the data sheet's rate, {reach} as a share of it is reached, "
+            f"{gaps} between launches, {1e3 * self.replay_s:.2f} of the replay"
+        )
+
+
+def parts_of(work: StepWork, gpu: Gpu) -> Parts:
+    """Split a step of decodes, of which the host launches next to nothing."""
+    sheet_s = sum(
+        max(one.num_bytes / gpu.bandwidth, one.flops / gpu.tensor_rate) for one in _on_device(work)
+    )
+    gaps_s = sum(_fixed_s(one, "likely") for one in _on_device(work))
+    replay_s = assumed.GRAPH_REPLAY_S.likely
+    return Parts(sheet_s, predict(work, gpu).likely - sheet_s - gaps_s - replay_s, gaps_s, replay_s)
+
+
 def predict(
     work: StepWork, gpu: Gpu, leaves_out: Callable[[Work], bool] | None = None
 ) -> Predicted:
@@ -66,17 +99,27 @@ def launch_s(work: Work, gpu: Gpu, end: End) -> float:
     if work.kind in {"sum of ranks", "tokens to ranks"}:
         by_peers = work.label.startswith("symm_mem")
         return (assumed.SUM_BY_PEERS_S if by_peers else assumed.SUM_BY_NCCL_S).at(end)
-    fixed = assumed.LAUNCH_S.at(end)
-    if not work.in_graph:
-        fixed += assumed.STREAM_LAUNCH_S.at(end)
     moving = work.num_bytes / (gpu.bandwidth * bandwidth_share(work, gpu, end))
     if work.label == "row_product":
         moving = max(moving, cached_bytes(work) / (assumed.L2.at(end) * gpu.multiprocessors / 132))
-    return max(moving, work.flops / flops_rate(work, gpu, end)) + fixed
+    return max(moving, work.flops / flops_rate(work, gpu, end)) + _fixed_s(work, end)
+
+
+def _fixed_s(work: Work, end: End) -> float:
+    outside = 0.0 if work.in_graph else assumed.STREAM_LAUNCH_S.at(end)
+    return assumed.LAUNCH_S.at(end) + outside
+
+
+def _on_device(work: StepWork) -> list[Work]:
+    return [one for one in work.launches if _is_on_device(one)]
+
+
+def _is_on_device(work: Work) -> bool:
+    return not work.label.endswith(("to cuda", "to cpu"))
 
 
 def _step_s(launches: tuple[Work, ...], gpu: Gpu, end: End) -> float:
-    device = [one for one in launches if not one.label.endswith(("to cuda", "to cpu"))]
+    device = [one for one in launches if _is_on_device(one)]
     device_s = sum(launch_s(one, gpu, end) for one in device)
     device_s -= sum(_hidden_s(*pair, gpu, end) for pair in pairwise(device))
     host_s = sum(_host_s(one, end) for one in launches)

@@ -171,6 +171,13 @@ class _Trace:
         return (PodPart(0.0, chosen),)
 
 
+def shaped(
+    rate: Rate, mix: Mix, *, later: tuple[float, Mix], duration_s: float = DURATION_S
+) -> Make:
+    """Poisson arrivals at a rate in requests a second (of a unit of 1), and a change of mix."""
+    return _Shape(rate, mix, later=later, duration_s=duration_s)
+
+
 def steady(
     setting: ServingSetting, load: float, mix: Mix | None = None, duration_s: float = DURATION_S
 ) -> ReportWorkload:

@@ -64,6 +64,8 @@ class LocalState:
     """The address of its one pod's runtime API."""
     token_file: str = ""
     """Where the bearer token for it lies; only its owner can read it."""
+    price_per_hour: float | None = None
+    """What its pod is declared to cost."""
 
 
 def write(folder: Path, state: LocalState) -> None:

@@ -132,6 +132,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Steps that ran op by op though others are replayed, by reason, since start."""
     graph_piece_steps: int = 0
     """Steps that were replayed from piecewise graphs, all but their attention."""
+    kv_unfilled_tokens: int = 0
+    """Tokens for which the blocks of running requests have room beyond those that they know."""
 
 
 class EngineTelemetry(msgspec.Struct, frozen=True, tag=True):

@@ -142,7 +142,12 @@ class EngineSpec(Part):
     """GPUs, or with `resources.gpu.count` 0 processes, that share the layers of one model. It must
     divide the model's heads."""
     kv_cache_memory_fraction: Fraction = "0.90"
-    """Share of the GPU's memory that weights and KV cache may take."""
+    """Share of the GPU's memory that weights and KV cache may take, with all that others have there
+    already."""
+    kv_cache_memory: Quantity | None = None
+    """Memory of the KV cache, such as `8Gi`, instead of what `kvCacheMemoryFraction` leaves: where
+    pods share a GPU, each takes a part that does not depend on who came first. On a CPU it is part
+    of `resources.memory`, and 1Gi when absent."""
     kv_cache_dtype: Literal["Auto", "FP8"] = "Auto"
     """FP8 holds nearly twice the tokens of 16 bits. A GPU must be of compute capability 8.9 or
     newer."""

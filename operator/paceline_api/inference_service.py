@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Final
 from pydantic import Field
 
 from paceline_api.adapter_spec import MAX_ADAPTERS, AdapterSpec
+from paceline_api.device_claims import MAX_CLAIMS, PodClaim
 from paceline_api.engine_spec import EngineSpec
 from paceline_api.model_spec import ModelSpec
 from paceline_api.part import OnChange, Part, Rule, listed
@@ -79,11 +80,26 @@ class Spec(Part):
             ".resources.gpu.count",
         ),
         Rule(
+            "!has(self.resources.claims) || self.resources.claims.all(claim,"
+            " has(self.resourceClaims) &&"
+            " self.resourceClaims.exists(one, one.name == claim.name))",
+            "each must have the name of one of resourceClaims",
+            ".resources.claims",
+        ),
+        Rule(
             "!has(self.engine.swapMemory) || !has(self.resources.memory) ||"
             " quantity(string(self.engine.swapMemory))"
             ".isLessThan(quantity(string(self.resources.memory)))",
             "must be less than resources.memory: the weights and the engine need the rest",
             ".engine.swapMemory",
+        ),
+        Rule(
+            "self.resources.gpu.count > 0 || !has(self.engine.kvCacheMemory) ||"
+            " !has(self.resources.memory) ||"
+            " quantity(string(self.engine.kvCacheMemory))"
+            ".isLessThan(quantity(string(self.resources.memory)))",
+            "must be less than resources.memory on a CPU: the weights and the engine need the rest",
+            ".engine.kvCacheMemory",
         ),
         Rule(
             "self.resources.gpu.count == 0 || self.engine.dtype == 'Auto' ||"
@@ -160,8 +176,17 @@ class Spec(Part):
     """Pods; the only field that an autoscaler writes, through /scale."""
     rollout: Rollout = Rollout()
     """How a new pod template replaces the old one."""
-    resources: Annotated[Resources, OnChange.COLD] = Resources()
+    resources: Resources = Resources()
     """What one pod asks for."""
+    resource_claims: Annotated[
+        Annotated[
+            list[PodClaim],
+            Field(json_schema_extra=listed("map", max_items=MAX_CLAIMS, keys=("name",))),
+        ]
+        | None,
+        OnChange.COLD,
+    ] = None
+    """Claims of devices, as in a pod's spec; the engine sees those of `resources.claims`."""
     sidecar: Annotated[SidecarSpec, OnChange.COLD] = SidecarSpec()
     """The container that speaks HTTP."""
     image_pull_secrets: Annotated[

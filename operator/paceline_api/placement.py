@@ -4,8 +4,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema
 
+from paceline_api.device_claims import MAX_CLAIMS, ClaimLabel, EngineClaim
 from paceline_api.part import OnChange, Part, Rule, listed
-from paceline_api.units import CountOrPercent, Name, Quantity
+from paceline_api.units import CountOrPercent, Name, Price, Quantity
 
 LabelValue = Annotated[str, Field(max_length=63)]
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64)]
@@ -46,18 +47,40 @@ class Rollout(Part):
 class GpuSpec(Part):
     """Accelerators of one pod."""
 
+    cel_rules: ClassVar = (
+        Rule(
+            "!has(self.claim) || self.count > 0",
+            "must be how many GPUs the claim brings: 0 serves on the CPU",
+            ".count",
+        ),
+        Rule(
+            "!has(self.claim) || self.resourceName == 'nvidia.com/gpu'",
+            "must be left out beside claim, which brings the GPUs: none is asked for by name",
+            ".resourceName",
+        ),
+    )
+
     count: Annotated[int, Field(ge=0, le=16)] = 1
     """0 serves on the CPU."""
     resource_name: Annotated[
         str, Field(pattern=r"^[a-z0-9.-]+/[a-zA-Z0-9._-]+$", max_length=253)
     ] = "nvidia.com/gpu"
-    """Name of the extended resource that a device plugin offers."""
+    """Name of the extended resource that a device plugin offers, such as `nvidia.com/gpu`,
+    `nvidia.com/mig-1g.10gb` or `nvidia.com/gpu.shared`."""
+    claim: ClaimLabel | None = None
+    """The one of `resources.claims` that brings the GPUs, instead of a device plugin."""
 
 
 class Resources(Part):
     """What the engine's container asks for."""
 
     cel_rules: ClassVar = (
+        Rule(
+            "!has(self.gpu.claim) ||"
+            " (has(self.claims) && self.claims.exists(one, one.name == self.gpu.claim))",
+            "must be one of resources.claims",
+            ".gpu.claim",
+        ),
         Rule(
             "!self.exclusiveCpus || (has(self.cpu) && string(self.cpu).matches('^[1-9][0-9]*$'))",
             "must be a whole number with exclusiveCpus: a CPU is given whole or not at all",
@@ -71,18 +94,32 @@ class Resources(Part):
         ),
     )
 
-    gpu: GpuSpec = GpuSpec()
-    cpu: Quantity | None = None
+    gpu: Annotated[GpuSpec, OnChange.COLD] = GpuSpec()
+    """Accelerators of one pod."""
+    claims: Annotated[
+        Annotated[
+            list[EngineClaim],
+            Field(json_schema_extra=listed("map", max_items=MAX_CLAIMS, keys=("name",))),
+        ]
+        | None,
+        OnChange.COLD,
+    ] = None
+    """Claims whose devices the engine sees, each one of `resourceClaims`."""
+    cpu: Annotated[Quantity | None, OnChange.COLD] = None
     """Requested CPU; the engine may use more when the node has it."""
-    exclusive_cpus: bool = False
+    exclusive_cpus: Annotated[bool, OnChange.COLD] = False
     """Whether the pod is of the class Guaranteed, so that the kubelet's static CPU manager policy
     gives the engine `cpu` CPUs that nobody else uses; its threads are then pinned to cores. Without
     that policy on the node, `cpu` is only a limit. The sidecar then has 900m CPU and 1Gi."""
-    memory: Quantity | None = None
+    memory: Annotated[Quantity | None, OnChange.COLD] = None
     """Requested memory, and its limit."""
-    shared_memory: Quantity | None = None
+    shared_memory: Annotated[Quantity | None, OnChange.COLD] = None
     """Size of /dev/shm, which counts as the engine's memory. When absent: 1Gi where several GPUs
     share the model, as they meet there; else the 64Mi of any container."""
+    price_per_hour: Annotated[Price | None, OnChange.NO_RESTART] = None
+    """What one pod costs an hour, such as `2.49`, in whatever currency you reckon in. Status,
+    metrics, `paceline diagnose` and `paceline plan` then tell the cost of a million tokens; nothing
+    else depends on it."""
 
 
 class SidecarResources(Part):
@@ -112,6 +149,37 @@ class Toleration(Part):
     toleration_seconds: Annotated[int, Field(ge=0)] | None = None
 
 
+class TopologySpreadConstraint(Part):
+    """How evenly the service's pods spread; the selector is the service's own."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "!has(self.minDomains) || self.whenUnsatisfiable == 'DoNotSchedule'",
+            "needs whenUnsatisfiable: DoNotSchedule",
+            ".minDomains",
+        ),
+    )
+
+    max_skew: Annotated[int, Field(ge=1, le=1000)]
+    """How many pods one domain may have more than another."""
+    topology_key: Annotated[
+        str, Field(pattern=r"^([-a-z0-9.]+/)?[A-Za-z0-9][-A-Za-z0-9_.]*$", max_length=317)
+    ]
+    """The label of nodes whose values are the domains, such as `topology.kubernetes.io/zone`."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    min_domains: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """How many domains there must be for a skew to be counted between them."""
+    match_label_keys: (
+        Annotated[
+            list[Annotated[str, Field(max_length=317)]],
+            Field(json_schema_extra=listed("set", max_items=8)),
+        ]
+        | None
+    ) = None
+    """Labels of a pod whose value the pods that it is counted with share; `pod-template-hash`
+    counts those of a rollout apart."""
+
+
 Affinity = Annotated[
     dict[str, Any],
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
@@ -120,6 +188,16 @@ Affinity = Annotated[
 
 class Scheduling(Part):
     """Which nodes may run the pods."""
+
+    cel_rules: ClassVar = (
+        Rule(
+            "self.topologySpread == 'None' || !has(self.topologySpreadConstraints) ||"
+            " self.topologySpreadConstraints.all(one,"
+            " one.topologyKey != 'kubernetes.io/hostname')",
+            "must be None where topologySpreadConstraints spread over kubernetes.io/hostname",
+            ".topologySpread",
+        ),
+    )
 
     node_selector: Labels | None = None
     """Labels that a node must have."""
@@ -130,8 +208,24 @@ class Scheduling(Part):
     """Affinity as in a pod's spec; checked when the Deployment is written."""
     topology_spread: Literal["Preferred", "Required", "None"] = "Preferred"
     """Whether pods spread over nodes: if possible, always or not at all."""
+    topology_spread_constraints: (
+        Annotated[
+            list[TopologySpreadConstraint],
+            Field(
+                json_schema_extra=listed(
+                    "map", max_items=8, keys=("topologyKey", "whenUnsatisfiable")
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """How they spread besides, as in a pod's spec, such as over zones."""
     priority_class_name: Name | None = None
+    """A PriorityClass: whom the pods displace, and who displaces them."""
     runtime_class_name: Name | None = None
+    """A RuntimeClass, such as `nvidia`, where the node's default runtime brings no GPU."""
+    scheduler_name: Name | None = None
+    """A scheduler beside Kubernetes' own."""
 
 
 class SecretRef(Part):
@@ -257,6 +351,6 @@ class PodMetadata(Part):
     """Added to every pod."""
 
     labels: Labels | None = None
-    """Labels beside the operator's own."""
+    """Labels beside the operator's own, such as `kueue.x-k8s.io/queue-name`."""
     annotations: Annotations | None = None
     """Annotations, such as those of a service mesh."""

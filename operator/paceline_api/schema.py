@@ -45,6 +45,9 @@ _WIDE_COLUMNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("Mode", "string", ".spec.tuning.mode"),
     ("Model", "string", ".spec.model.uri"),
     ("Capacity", "string", ".status.sla.capacity.requestsPerSecond"),
+    ("Output-Tokens/s", "string", ".status.throughput.outputTokensPerSecond"),
+    ("Requests/s", "string", ".status.throughput.requestsPerSecond"),
+    ("Cost-Per-1M", "string", ".status.throughput.costPerMillionOutputTokens"),
     ("URL", "string", ".status.url"),
 )
 

@@ -67,6 +67,22 @@ class ServiceCapacity(Part):
     """Arrivals as a share of it, such as `0.62`."""
 
 
+class ServiceThroughput(Part):
+    """What the service gave over tuning.window, all pods together."""
+
+    output_tokens_per_second: Word | None = None
+    """Tokens that the pods generated, such as `412`."""
+    prompt_tokens_per_second: Word | None = None
+    """Tokens of the prompts that the engines began, cached ones included."""
+    requests_per_second: Word | None = None
+    """Requests that were served to their end."""
+    cost_per_million_output_tokens: Word | None = None
+    """What the pods cost by resources.pricePerHour, over the tokens that they generated. Absent
+    without a price, and while no token is generated."""
+    cost_per_million_tokens: Word | None = None
+    """The same over tokens of prompts and answers together."""
+
+
 class PromptClassStatus(Part):
     """First tokens of one class of ttft.byPromptTokens, over tuning.window."""
 
@@ -309,6 +325,7 @@ class Status(Part):
         | None
     ) = None
     sla: SlaStatus | None = None
+    throughput: ServiceThroughput | None = None
     tuning: TuningStatus | None = None
     engine: EngineStatus | None = None
     loading: LoadingStatus | None = None

@@ -19,7 +19,7 @@ from paceline_tuner.service_spec import (
 
 
 def tuning_spec(spec: Spec) -> TuningSpec:
-    """Read what the tuner needs to know: the hot fields, and whether tuning is paused."""
+    """Read what the tuner needs to know: the hot fields, a pause and the price."""
     capacity = spec.engine.capacity
     return TuningSpec(
         sla=_sla(spec.sla),
@@ -39,7 +39,13 @@ def tuning_spec(spec: Spec) -> TuningSpec:
         experiment=_experiment(spec.tuning.experiment),
         config_hash=config_hash(spec),
         adapters=_adapters(spec),
+        price_per_hour=_price(spec),
     )
+
+
+def _price(spec: Spec) -> float | None:
+    declared = spec.resources.price_per_hour
+    return None if declared is None else float(declared)
 
 
 def _sla(sla: SlaSpec | None) -> SLA:

@@ -1,5 +1,6 @@
 """Names, durations, fractions and quantities as a manifest writes them, and as numbers."""
 
+import math
 import re
 from datetime import UTC, datetime
 from typing import Annotated, Final
@@ -27,6 +28,14 @@ Fraction = Annotated[str, Field(pattern=r"^(0\.[0-9]{0,3}[1-9][0-9]{0,3}|1(\.0)?
 
 Objective = Annotated[str, Field(pattern=r"^0\.[5-9][0-9]{0,4}$", max_length=8)]
 """From 0.5 to below 1: an objective of 1 leaves no error budget."""
+
+Price = Annotated[
+    str,
+    Field(
+        pattern=r"^([1-9][0-9]{0,8}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9][0-9]{0,5})$", max_length=16
+    ),
+]
+"""More than 0, in whatever currency you reckon in, as a string: `2.49`."""
 
 Quantity = Annotated[
     int | str,
@@ -81,6 +90,14 @@ def amount(quantity: int | str) -> float:
     if match is None:
         raise ValueError(f"a quantity is a number and a unit such as m, M or Gi; got {quantity!r}")
     return float(match["number"]) * _UNITS[match["unit"]]
+
+
+def significant(value: float) -> str:
+    """Write a number for a person with three digits that count, never as a power of ten: `1240`."""
+    rounded = float(f"{value:.3g}")
+    if rounded == 0:
+        return "0"
+    return f"{rounded:.{max(0, 2 - math.floor(math.log10(abs(rounded))))}f}"
 
 
 def timestamp(moment: datetime) -> str:

@@ -172,6 +172,13 @@ CONDITIONS: Final[dict[str, About]] = {
             ),
             Reason(
                 "False",
+                "SchedulingGated",
+                "a scheduling gate keeps the pod from the scheduler, such as Kueue's until there"
+                " is quota; the message names it",
+                "wait, or see to the queue: [placement](placement.md#queues)",
+            ),
+            Reason(
+                "False",
                 "ImagePull",
                 "an image cannot be pulled",
                 "its name, the registry, `imagePullSecrets`",

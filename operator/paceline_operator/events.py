@@ -20,7 +20,7 @@ _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
 # On the way to somewhere, or asked for: no reason to warn.
 _EXPECTED: Final = frozenset({
     "Progressing", "Loading", "Downloading", "NoReadyPods", "NoRunningPod", "NoTraffic",
-    "Paused", "Observe", "Fixed",
+    "Paused", "Observe", "Fixed", "SchedulingGated",
 })  # fmt: skip
 _SUMMARY: Final = "Ready"
 _SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": "became unknown"}

@@ -86,6 +86,8 @@ class ObservedPod:
     """When a node took it."""
     has_sandbox: bool = True
     """Whether its volumes are mounted and its network is made."""
+    gates: tuple[str, ...] = ()
+    """What keeps it from the scheduler, such as the admission of a queue."""
     is_canary: bool = False
     """It tries new images."""
     admin_tls: bool = False
@@ -194,6 +196,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
         scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
         has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
+        gates=tuple(gate["name"] for gate in raw.get("spec", {}).get("schedulingGates", ())),
         is_canary=CANARY in metadata.get("labels", {}),
         admin_tls=_admin_tls(raw.get("spec", _NO_STATE)),
     )

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Final
 
+from paceline_api.placement import GpuSpec
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_operator.loading import FETCHING
 from paceline_operator.missing_secrets import credentials_trouble, volume_trouble
@@ -24,6 +25,8 @@ _IMAGE_TROUBLE: Final = frozenset(
 _CONFIG_TROUBLE: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 )
+
+_NOT_ALLOCATED: Final = "cannot allocate all claims"
 
 
 def model_available(observation: Observation) -> Condition:
@@ -87,7 +90,7 @@ def workload_available(observation: Observation, *, problem: str, failure: str =
 def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:
     """Name what stands in the way, the most telling first."""
     pods = [pod for pod in observation.pods if not pod.is_leaving and not pod.is_ready]
-    yield from _unscheduled(pods, observation.service.spec.resources.gpu.resource_name)
+    yield from _unscheduled(pods, observation.service.spec.resources.gpu)
     service = observation.service
     if observation.held_up is not None:
         yield volume_trouble(service, observation.held_up)
@@ -99,12 +102,20 @@ def _troubles(observation: Observation) -> Iterable[tuple[str, str]]:
     yield from _deployment_trouble(observation)
 
 
-def _unscheduled(pods: Iterable[ObservedPod], gpu: str) -> Iterable[tuple[str, str]]:
+def _unscheduled(pods: Iterable[ObservedPod], gpu: GpuSpec) -> Iterable[tuple[str, str]]:
     for pod in pods:
-        if pod.unschedulable:
-            lacks_gpu = f"Insufficient {gpu}" in pod.unschedulable
-            reason = "InsufficientGPU" if lacks_gpu else "Unschedulable"
+        if pod.gates:
+            yield "SchedulingGated", f"pod {pod.name} waits for {', '.join(pod.gates)}"
+        elif pod.unschedulable:
+            reason = "InsufficientGPU" if _lacks_gpu(gpu, pod.unschedulable) else "Unschedulable"
             yield reason, f"pod {pod.name}: {pod.unschedulable}"
+
+
+def _lacks_gpu(gpu: GpuSpec, note: str) -> bool:
+    """Tell by the scheduler's words, which name no claim."""
+    if gpu.claim:
+        return _NOT_ALLOCATED in note
+    return f"Insufficient {gpu.resource_name}" in note
 
 
 def _container_trouble(

@@ -35,6 +35,22 @@ class ServiceGauges:
         self.recommended_replicas = self._gauge(
             "recommended_replicas", "Pods that would serve the present arrivals within the SLA."
         )
+        self.output_tps = self._gauge(
+            "output_tokens_per_second",
+            "Tokens a second that the service's pods generated over tuning.window.",
+        )
+        self.finished_rps = self._gauge(
+            "finished_requests_per_second",
+            "Requests a second that the service's pods served to their end over tuning.window.",
+        )
+        self.cost_output = self._gauge(
+            "cost_per_million_output_tokens",
+            "What the pods cost over the tokens that they generated, a million of them.",
+        )
+        self.cost_total = self._gauge(
+            "cost_per_million_tokens",
+            "What the pods cost over tokens of prompts and answers together, a million of them.",
+        )
         self.phases = self._gauge("tuner_pods", "Pods by the phase of their tuning.", "phase")
         self.swinging = self._gauge(
             "tuner_swinging_pods", "Pods whose limits went back and forth too often of late."
@@ -63,12 +79,29 @@ class ServiceGauges:
 
     def show_reports(self, reports: Mapping[str, ServiceReport]) -> None:
         """Show what the tuner concluded about each service."""
-        shown = (self.capacity_rps, self.utilization, self.recommended_replicas)
+        shown = (
+            self.capacity_rps,
+            self.utilization,
+            self.recommended_replicas,
+            self.output_tps,
+            self.finished_rps,
+            self.cost_output,
+            self.cost_total,
+        )
         for gauge in (*shown, self.phases, self.swinging, self.acknowledged, self.last_change):
             gauge.clear()
         for key, report in reports.items():
             service = key.split("/", 1)
-            values = (report.capacity_rps, report.utilization, report.recommended_replicas)
+            given, cost = report.throughput, report.cost
+            values = (
+                report.capacity_rps,
+                report.utilization,
+                report.recommended_replicas,
+                given and given.output_tps,
+                given and given.finished_rps,
+                cost and cost.per_million_output,
+                cost and cost.per_million_total,
+            )
             for gauge, value in zip(shown, values, strict=True):
                 if value is not None:
                     gauge.labels(*service).set(value)

@@ -19,12 +19,13 @@ from paceline_api.status import (
     PromptClassStatus,
     QuantileLatency,
     ServiceCapacity,
+    ServiceThroughput,
     SlaStatus,
     Status,
     TuningStatus,
     TuningSummary,
 )
-from paceline_api.units import as_latency, timestamp
+from paceline_api.units import as_latency, significant, timestamp
 from paceline_operator.experiment_status import experiment_status
 from paceline_operator.observe import Observation
 from paceline_operator.render.children import url
@@ -57,6 +58,7 @@ def service_status(
         url=url(service),
         conditions=_conditions(service, concluded, observation.now),
         sla=sla_status(report) if report else service.status.sla,
+        throughput=throughput_status(report) if report else service.status.throughput,
         tuning=tuning_status(report) if report else service.status.tuning,
         engine=_engine(observation),
         loading=_loading(observation),
@@ -129,6 +131,20 @@ def sla_status(report: tuner.ServiceReport) -> SlaStatus:
         ),
         ttft_by_prompt_tokens=_prompt_classes(report.observed),
         batch=None if report.batch is None else _lane(report.batch),
+    )
+
+
+def throughput_status(report: tuner.ServiceReport) -> ServiceThroughput | None:
+    """Write what the pods gave a second, and what their tokens cost."""
+    given, cost = report.throughput, report.cost
+    if given is None:
+        return None
+    return ServiceThroughput(
+        output_tokens_per_second=significant(given.output_tps),
+        prompt_tokens_per_second=significant(given.prompt_tps),
+        requests_per_second=significant(given.finished_rps),
+        cost_per_million_output_tokens=significant(cost.per_million_output) if cost else None,
+        cost_per_million_tokens=significant(cost.per_million_total) if cost else None,
     )
 
 

@@ -25,6 +25,7 @@ from paceline_tuner.service_spec import TuningSpec
 from paceline_tuner.service_summary import PodTick, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
+from paceline_tuner.throughput import throughput
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start import WarmStart
 from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
@@ -292,4 +293,5 @@ def _report(
         adapters=known.adapters,
         refuses_token=known.refuses_token,
         is_swinging=evidence is not None and known.state.is_swinging(evidence.now),
+        throughput=throughput(evidence) if evidence is not None else None,
     )

@@ -92,6 +92,32 @@ class MeasuredLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class Throughput:
+    """What was given a second, over the spec's window."""
+
+    output_tps: float
+    """Tokens generated."""
+    prompt_tps: float
+    """Tokens of the prompts that were begun, those found in the prefix cache included."""
+    finished_rps: float
+    """Requests that were served to their end."""
+
+    @property
+    def total_tps(self) -> float:
+        """Tokens of prompts and answers."""
+        return self.output_tps + self.prompt_tps
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCost:
+    """What a million tokens costs, in the currency of the price."""
+
+    per_million_output: float
+    per_million_total: float
+    """Over tokens of prompts and answers together."""
+
+
+@dataclass(frozen=True, slots=True)
 class LimitsChange:
     """One change of a pod's limits."""
 
@@ -168,6 +194,8 @@ class PodReport:
     """Whether the pod knows another token than ours."""
     is_swinging: bool = False
     """Its limits went back and forth too often of late."""
+    throughput: Throughput | None = None
+    """None until its counters were read twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,3 +261,7 @@ class ServiceReport:
     """How the canary's images compare; None where none are tried."""
     batch: LaneReport | None = None
     """The batch lane by its own SLA; None where it has none."""
+    throughput: Throughput | None = None
+    """Of all pods that give telemetry."""
+    cost: TokenCost | None = None
+    """None without a declared price, and while no token is generated."""

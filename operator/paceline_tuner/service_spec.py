@@ -173,6 +173,8 @@ class TuningSpec:
     """The pod tries a candidate policy: what it teaches is not for others."""
     adapters: tuple[WantedAdapter, ...] | None = None
     """The whole list; None leaves an engine alone that takes no adapters."""
+    price_per_hour: float | None = None
+    """What one pod costs; None where nobody says."""
     config_hash: str = ""
     """Hash of the hot fields: a pod that reports it has acknowledged this configuration."""
 

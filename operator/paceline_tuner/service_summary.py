@@ -17,6 +17,7 @@ from paceline_tuner.sla_conditions import (
     telemetry_available,
     tuning_active,
 )
+from paceline_tuner.throughput import together, token_cost
 from paceline_tuner.window import Evidence
 
 _HISTORY = 5
@@ -52,6 +53,7 @@ def summarize(
     capacity_rps = sum(known) * len(decisions) / len(known) if known else None
     arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
     observed = combined([decision.observed for decision in decisions], counts, spec.sla.objective)
+    given = together(tick.report.throughput for tick in ticks)
     return ServiceReport(
         key=target.key,
         at=now,
@@ -74,6 +76,9 @@ def summarize(
         batch=batch_report(spec, [tick.evidence for tick in ticks if tick.evidence]),
         history=(*reversed(changes), *history)[:_HISTORY],
         acknowledged=bool(pods) and all(pod.acknowledged_hash == spec.config_hash for pod in pods),
+        throughput=given,
+        # A pod that gives no telemetry costs as much as one that does.
+        cost=token_cost(given, price_per_hour=spec.price_per_hour, num_pods=len(pods)),
     )
 
 

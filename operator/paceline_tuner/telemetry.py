@@ -113,6 +113,8 @@ class Load(msgspec.Struct, frozen=True):
     """Computed only to fill static and dynamic batches up."""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of the output tokens, those that were drafted."""
     running_output_tokens: tuple[int, ...] = ()
     """Tokens of each running request; an even sample of more than 256."""
 

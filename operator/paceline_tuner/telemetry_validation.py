@@ -249,6 +249,7 @@ def _load_trouble(load: Load, limits: LimitsAnswer) -> str:
         load.preemptions,
         load.prompt_tokens,
         load.output_tokens,
+        load.accepted_tokens,
         *load.running_output_tokens,
     )
     if load.running < 0 or not all(0 <= value <= _LARGEST_COUNTER for value in counters):

@@ -1,6 +1,7 @@
 """Window: what a pod reported lately, read as one frozen `Evidence`."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -44,6 +45,17 @@ SLICE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """The tokens that an engine has counted since its start, at one moment."""
+
+    at: float
+    """The pod's own clock."""
+    output_tokens: int
+    prompt_tokens: int
+    """Of the prompts that were begun, each counted once: cached tokens too."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One pod, as one decision sees it. Times are the pod's own clock."""
 
@@ -61,6 +73,8 @@ class Evidence:
     """Finished in the window, oldest first; each may stand for several."""
     slices: tuple[SliceCounts, ...]
     """Inter-token gaps in the window."""
+    counted: tuple[Counted, Counted] | None = None
+    """The engine's counters when the window began, and now; None until they were read twice."""
 
     @property
     def num_requests(self) -> int:
@@ -97,7 +111,7 @@ class Window:
     """Gathers one pod's telemetry. Starts anew with a new engine, or a clock that went back."""
 
     __slots__ = (
-        *("_complete_until", "_last", "_requests", "_sample", "_slices", "_steps"),
+        *("_complete_until", "_counted", "_last", "_requests", "_sample", "_slices", "_steps"),
         "trouble",
     )
 
@@ -113,6 +127,7 @@ class Window:
         self._requests = Kept(REQUESTS if sample is None else READ_REQUESTS)
         self._slices: dict[tuple[str, float], SliceCounts] = {}
         self._complete_until = -math.inf
+        self._counted: deque[Counted] = deque()
         self.trouble = "no telemetry yet"
         """Why no decision can be made from the last answer; empty when one can."""
 
@@ -135,11 +150,27 @@ class Window:
             self._requests.clear()
             self._slices.clear()
             self._complete_until = -math.inf
+            self._counted.clear()
         self._last = _without_records(telemetry)
+        self._count(telemetry)
         rows = telemetry.step_rows
         self._add_steps(telemetry.steps if rows is UNSET else rows, telemetry.now)
         self._add_requests(telemetry.request_rows or telemetry.requests, telemetry.now, kind_of)
         self._add_slices(telemetry)
+
+    def _count(self, telemetry: Telemetry) -> None:
+        """Keep the counters of an answer that can be believed."""
+        load, counted = telemetry.load, self._counted
+        if self.trouble or load is None or (counted and telemetry.now <= counted[-1].at):
+            return
+        counted.append(Counted(telemetry.now, load.output_tokens, load.prefix_queries))
+
+    def _counted_since(self, begin: float) -> tuple[Counted, Counted] | None:
+        """Give the counters at about `begin` and the newest, and forget older ones."""
+        counted = self._counted
+        while len(counted) > 2 and counted[1].at <= begin:  # noqa: PLR2004 - a rate needs two
+            counted.popleft()
+        return (counted[0], counted[-1]) if len(counted) > 1 else None
 
     def _add_steps(self, steps: Sequence[Step], now: float) -> None:
         """Take the valid steps in the order in which they ran; older ones came out of turn."""
@@ -211,6 +242,7 @@ class Window:
             slices=tuple(
                 piece for (_, start_at), piece in self._slices.items() if start_at + SLICE_S > begin
             ),
+            counted=self._counted_since(begin),
         )
 
     def _must_restart(self, telemetry: Telemetry) -> bool:

@@ -58,6 +58,8 @@ class Work:
     oldest_wait_s: float | None = None
     output_tps: float | None = None
     prompt_tps: float | None = None
+    finished_rps: float | None = None
+    """Requests that were served to their end, a second, over the last minute."""
     kv_share: float | None = None
     """Of its KV blocks, how many are held."""
 

@@ -28,7 +28,11 @@ COLD: list[dict[str, Any]] = [
     {"engine": {"lora": {"maxAdapters": 4}}},
     {"engine": {"swapMemory": "1Gi"}},
     {"engine": {"scheduling": "Dynamic", "dynamic": {"maxWait": "50ms"}}},
+    {"engine": {"kvCacheMemory": "2Gi"}},
     {"resources": {"memory": "4Gi"}},
+    {"resources": {"gpu": {"resourceName": "nvidia.com/mig-1g.10gb"}}},
+    {"resourceClaims": [{"name": "gpu", "resourceClaimName": "team-gpu"}]},
+    {"scheduling": {"schedulerName": "other"}},
     {"resources": {"exclusiveCpus": True, "cpu": 2, "memory": "4Gi"}},
     {"scheduling": {"priorityClassName": "high"}},
     {"rollout": {"drainSeconds": 5}},
@@ -47,6 +51,7 @@ AROUND: list[dict[str, Any]] = [
     {"disruption": {"budget": "None"}},
     {"network": {"policy": "None"}},
     {"rollout": {"maxSurge": 2, "startupSeconds": 60}},
+    {"resources": {"pricePerHour": "2.49"}},
 ]
 
 

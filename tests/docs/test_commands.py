@@ -8,48 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from docs_check.blocks import PAGES, ROOT, Block, blocks, inline_code
-from docs_check.console import exchanges
+from docs_check.blocks import PAGES, ROOT, blocks, inline_code
+from docs_check.found import SHELL, name_of, shell_text
 from docs_check.manifests import manifest_problems
-from docs_check.parses import EXEMPT, KNOWN, make, paceline_mentioned, problems
-from docs_check.shell import Command, commands, whole_lines
+from docs_check.parses import EXEMPT, make, paceline_mentioned, problems
+from docs_check.shell import Command, commands
 
-SHELL = {"sh", "bash", "console"}
 DATA = {"", "text", "promql", "lua", "html"}
 ABRIDGED = {"docs/runtime-api.md": "its answers have ... in the place of what repeats"}
 """Pages whose JSON cannot be read, and why."""
 EXAMPLES = ROOT / "examples"
-MANIFESTS = sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("pipelines/*.yaml")])
+FOLDERS = ("", "pipelines/", "placement/")
+MANIFESTS = sorted(path for folder in FOLDERS for path in EXAMPLES.glob(f"{folder}*.yaml"))
 NO_SERVICES = {"prometheus-adapter.yaml", "offline-job.yaml"}
 """Values of another chart, and a job."""
 MENTION = re.compile(r"(?:\.venv/bin/)?(paceline|make) [a-z-]")
-
-
-def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-def shell_text(block: Block) -> str:
-    """Return the commands of a block; nothing where it is no shell's."""
-    if block.language == "console":
-        return "\n".join(each.command for each in exchanges(block.text))
-    if block.language in SHELL:
-        return block.text
-    return leading_commands(block.text) if not block.language else ""
-
-
-def leading_commands(text: str) -> str:
-    """Return the lines of a block without a language up to the first that is no known command."""
-    lines = []
-    try:
-        for line in whole_lines(text):
-            first = next(commands(line), None)
-            if first is not None and first.program.removeprefix(".venv/bin/") not in KNOWN:
-                break
-            lines.append(line)
-    except ValueError:
-        pass  # what follows has the quotes of a sentence
-    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

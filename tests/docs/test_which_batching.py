@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from paceline_cli.bench.compare_report import ArmResult, read_comparison
+from paceline_cli.bench.comparison import ArmResult, read_comparison
 from paceline_cli.bench.measures import Latency, Measures
 from paceline_cli.bench.sweep_points import Sweep, read_sweeps
 from paceline_engine.core.model_config import ModelConfig

@@ -29,6 +29,13 @@ OTHER_KINDS = {
     "Secret": "Kubernetes' own: its fields are names and data",
     "ConfigMap": "Kubernetes' own: its fields are names and data",
     "PersistentVolumeClaim": "Kubernetes' own: the API server checks it where tests apply it",
+    "PriorityClass": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceClaim": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceClaimTemplate": "Kubernetes' own: the API server checks it where tests apply it",
+    "ResourceFlavor": "Kueue's: its definition is applied where tests apply it",
+    "ClusterQueue": "Kueue's: its definition is applied where tests apply it",
+    "LocalQueue": "Kueue's: its definition is applied where tests apply it",
+    "WorkloadPriorityClass": "Kueue's: its definition is applied where tests apply it",
 }
 """Kinds whose fields nobody checks here, and why."""
 

@@ -21,6 +21,13 @@ from paceline_cli.__main__ import main
 
 EXEMPT = {
     "cat": "its arguments are files",
+    "cp": "its arguments are files",
+    "echo": "its arguments are data",
+    "grep": "its pattern is data; that it finds something is seen when the page is run",
+    "head": "its arguments are numbers",
+    "sed": "its script is data; what it changes is seen when the page is run",
+    "tail": "its arguments are numbers and files",
+    "tee": "its arguments are files",
     "cosign": "a program of its own, of those who sign images",
     "crane": "a program of its own, of those who sign images",
     "jq": "a program of its own; its filter is data",

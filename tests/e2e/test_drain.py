@@ -14,6 +14,7 @@ import pytest
 
 from local_cluster.cluster import Cluster
 from paceline_cli.traffic.open_loop import StreamError, events
+from paceline_testing.eviction import evict
 from paceline_testing.rolled_service import WITHIN_S, RolledService, chart_installed, served
 from paceline_testing.waiting import wait_until
 
@@ -153,7 +154,7 @@ def test_a_drain_of_the_node(drained: RolledService, url: str) -> None:
 
     with traffic(url) as seen:
         for name in _names(drained):
-            wait_until(partial(_evict, drained.cluster, name), within_s=WITHIN_S, every_s=0.5)
+            wait_until(partial(evict, drained.cluster, name), within_s=WITHIN_S, every_s=0.5)
         wait_until(drained.serves, within_s=WITHIN_S, every_s=0.5)
 
     assert before.isdisjoint(drained.pods())
@@ -176,20 +177,3 @@ def _names(service: RolledService) -> list[str]:
         service.cluster.kubectl("get", "pods", label, "-ojson")
     )["items"]
     return [str(pod["metadata"]["name"]) for pod in pods]
-
-
-def _evict(cluster: Cluster, name: str) -> bool:
-    """Ask for it as `kubectl drain` does; False where the budget does not allow it yet.
-
-    A pod that is gone by then, as one that was leaving may be, needs no eviction.
-    """
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": name, "namespace": "default"},
-    }
-    path = f"/api/v1/namespaces/default/pods/{name}/eviction"
-    done = cluster.try_kubectl("create", f"--raw={path}", "-f-", input=json.dumps(eviction))
-    is_over = done.returncode == 0 or "(NotFound)" in done.stderr
-    assert is_over or "disruption budget" in done.stderr, done.stderr
-    return is_over

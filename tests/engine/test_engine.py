@@ -224,3 +224,16 @@ def test_the_first_output_tells_when_it_was_scheduled() -> None:
 
     assert first.scheduled_at == scheduled_at
     assert second.scheduled_at is None
+
+
+def test_the_room_in_the_last_blocks_is_told_as_it_is_held() -> None:
+    """Blocks are whole: of 16 tokens each, three and seventeen tokens leave 13 and 15 unfilled."""
+    under_test = EngineUnderTest(a_capacity(block_size=16))
+    under_test.submit(a_submit("short", [1, 2, 3]), a_submit("long", list(range(17))))
+    under_test.step()
+
+    known = [len(request.token_ids) for request in under_test.engine.requests.running()]
+    assert under_test.engine.load().kv_unfilled_tokens == sum(-n % 16 for n in known)
+
+    under_test.run_to_end()
+    assert under_test.engine.load().kv_unfilled_tokens == 0

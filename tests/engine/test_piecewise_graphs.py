@@ -339,7 +339,13 @@ def a_step(num_prompt: int) -> Batch:
 
 @pytest.mark.parametrize(
     ("family", "quantization"),
-    [("qwen2", "none"), ("qwen3", "none"), ("gemma2", "none"), ("llama", "fp8_dynamic")],
+    [
+        ("qwen2", "none"),
+        ("qwen3", "none"),
+        ("gemma2", "none"),
+        ("llama", "fp8_dynamic"),
+        ("llama", "int8"),
+    ],
 )
 def test_what_lies_behind_a_steps_tokens_does_not_matter(
     tmp_path: Path, family: Family, quantization: Quantization

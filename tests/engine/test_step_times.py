@@ -11,7 +11,7 @@ from step_work import __main__ as command
 from step_work import assumed, predictions
 from step_work.gpus import GPUS, gpu_named
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
-from step_work.times import bandwidth_share, launch_s, num_replays, predict, tensor_share
+from step_work.times import bandwidth_share, launch_s, num_replays, parts_of, predict, tensor_share
 from step_work.work import StepWork, Work, work_of
 
 H100, H200 = GPUS["H100"], GPUS["H200"]
@@ -51,6 +51,19 @@ def test_a_launch_takes_its_bytes_and_a_fixed_time() -> None:
     moving_s = norm.num_bytes / (H200.bandwidth * assumed.STREAM.likely)
 
     assert launch_s(norm, H200, "likely") == pytest.approx(moving_s + assumed.LAUNCH_S.likely)
+
+
+def test_a_steps_parts_are_its_time() -> None:
+    """Bytes at the data sheet's rate, what is not reached of it, and what lies between launches."""
+    found = work("llama-3.1-8b", DECODE)
+    parts = parts_of(found, H200)
+
+    assert parts.sheet_s == pytest.approx(found.num_bytes / H200.bandwidth, rel=1e-3)
+    assert 0 < parts.reach_s < parts.sheet_s
+    device = len(found.launches) - len(("cpu to cuda", "cuda to cpu"))
+    assert parts.gaps_s == pytest.approx(device * assumed.LAUNCH_S.likely, rel=1e-2)
+    whole_s = parts.sheet_s + parts.reach_s + parts.gaps_s + parts.replay_s
+    assert whole_s == pytest.approx(predict(found, H200).likely)
 
 
 def test_a_launch_less_a_layer_gains_what_one_costs() -> None:

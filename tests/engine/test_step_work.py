@@ -1,6 +1,7 @@
 """What a whole step launches and moves, counted on a GPU that is not there."""
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +10,15 @@ from torch import Tensor
 
 from paceline_engine.attention import kernel_attention
 from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
+from paceline_engine.model.row_stages import possible_plans
 from paceline_kernels import paged_decode_attention
 from paceline_kernels.dependent import dependent
 from paceline_testing.device_record import Launch
+from step_work import before, fused, page
 from step_work.gpus import GPUS
 from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
+from step_work.predictions import SINGLE
 from step_work.ranks import rank_work, without_norms_behind_sums
 from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.times import is_dependent, predict
@@ -26,6 +30,8 @@ MOST_SURPLUS = {"qwen2.5-0.5b": 0.101, "llama-3.2-1b": 0.045, "llama-3.1-8b": 0.
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
 MOST_SURPLUS_FUSED = {"qwen2.5-0.5b": 0.123, "llama-3.2-1b": 0.081, "llama-3.1-8b": 0.045}
 """The same with norms, gates and sums within products, most of it sums of parts."""
+MOST_SURPLUS_GATED = {"qwen2.5-0.5b": 0.069, "llama-3.2-1b": 0.031, "llama-3.1-8b": 0.023}
+"""The same with the gate alone within its product."""
 MOST_SURPLUS_BESIDE_L2 = {"qwen2.5-0.5b": 0.065, "llama-3.2-1b": 0.027, "llama-3.1-8b": 0.020}
 """The same where an H200's L2 is read: what is left are writes, most of them of the MLP."""
 STEPS = tuple(LAUNCHES_OF_A_LAYER)
@@ -59,14 +65,59 @@ def test_decodes_move_little_more_than_they_must(name: str, most: float) -> None
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_FUSED.items())
 def test_a_layer_of_fused_products_launches_six(name: str, most: float) -> None:
     """Of all layers but the first and last, whose norms are joined to embedding and head."""
-    model = fake_model(name, row_products="on")
-    work = work_of(model, DECODE)
+    model = model_of(name)
+    (everything, *_) = possible_plans(model.decoder)
+    work = fused.fused_work(model, DECODE, everything)
     layers, outside = model.config.num_layers, 13
 
     assert len(work.launches) == 6 * layers + outside
     assert sum(one.label == "row_product" for one in work.launches) == 4 * layers - 2
     assert 0 < work.surplus <= most
-    assert work_of(model, PREFILL).of_a_layer == work_of(model_of(name), PREFILL).of_a_layer
+    with model.fusing(everything):
+        prompt = work_of(model, PREFILL)
+    assert prompt.of_a_layer == work_of(model, PREFILL).of_a_layer
+
+
+@pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_GATED.items())
+def test_a_gate_within_its_product_is_not_moved(name: str, most: float) -> None:
+    """Gate and up are neither written nor read again: a launch less a layer."""
+    model = model_of(name)
+    work = fused.fused_work(model, DECODE, frozenset({"gate"}))
+
+    assert of_a_layer(work) == LAUNCHES_OF_A_LAYER[DECODE] - 1
+    assert 0 < work.surplus <= most
+
+
+def test_a_start_takes_what_the_model_says_is_faster() -> None:
+    """Of one row norms within products gain; the model is the clock, the engine chooses."""
+    model = model_of("qwen2.5-0.5b")
+    plans = fused.by_plan(model, SINGLE)
+    gpu = GPUS["H200"]
+
+    assert next(iter(plans)) == frozenset()
+    chosen = fused.taken(plans, gpu)
+    timed = {plan: fused.timed_s(work, gpu) for plan, work in plans.items()}
+    assert chosen == min(timed, key=lambda plan: timed[plan]) != frozenset()
+    assert predict(plans[chosen], gpu).likely < predict(plans[frozenset()], gpu).likely
+    assert work_of(model, SINGLE).of_a_layer == plans[frozenset()].of_a_layer
+
+
+def test_no_layer_launches_or_moves_more_than_before() -> None:
+    """What was counted first is printed beside what is counted now."""
+    model = model_of("qwen2.5-0.5b")
+    works = [work_of(model, step) for step in before.LAUNCHES_OF_A_LAYER]
+    table = before.table_of(works)
+
+    assert all(of_a_layer(work) < before.LAUNCHES_OF_A_LAYER[work.step] for work in works)
+    assert "launches a layer 11 -> 9, surplus 15.1% -> 10.1%" in table
+
+
+def test_the_page_has_what_is_predicted_now() -> None:
+    """Row by row; `python -m step_work --page` prints them."""
+    written = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+
+    for row in page.rows({name: model_of(name) for name in MOST_SURPLUS}):
+        assert row in written, f"{row} is not in docs/gpu.md"
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_BESIDE_L2.items())

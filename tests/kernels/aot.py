@@ -64,6 +64,12 @@ DEPENDENT_SHAPES_OF = {
     "sm_120": ("qwen3-0.6b",),
 }
 
+# What the compiler made of them when its output was first read; nothing can print it any more.
+BEFORE = {
+    "_decode_kernel": "1b/0w, 80 registers, 5 on a multiprocessor",
+    "_prefill_kernel": "2b/0w with the table loaded in the round, 177 registers, 96 KiB shared",
+}
+
 # What a fast kernel is recognised by, and how PTX spells it.
 INSTRUCTIONS = {
     "tcgen05": "tcgen05.mma",  # Blackwell's tensor cores, from memory of their own
@@ -385,6 +391,21 @@ def table_of(compiled: Iterable[Compiled]) -> str:
     return "\n".join((heading, *lines, legend))
 
 
+def before_and_after(compiled: Collection[Compiled]) -> str:
+    """Set what was compiled when loops were first read beside what is compiled now."""
+    lines = ["before and after, Llama-3.1-8B on 9.0 (before: decision 75)"]
+    for name, before in BEFORE.items():
+        now = next(
+            one
+            for one in compiled
+            if (one.gpu, one.shape, one.kernel) == ("sm_90", "llama-3.1-8b", name)
+        )
+        loops = " ".join(map(_schedule, now.loops))
+        after = f"{loops}, {now.registers} registers, {now.shared_bytes >> 10} KiB shared"
+        lines.append(f"  {name:16} {before} -> {after}, {now.programs} on a multiprocessor")
+    return "\n".join(lines)
+
+
 def _schedule(loop: Loop) -> str:
     """Buffers of a tile, and how many copies may be on their way where the loop waits."""
     return f"{loop.buffers}b/{','.join(map(str, loop.waits)) or '-'}w" + "!" * loop.tile_loads
@@ -399,7 +420,7 @@ def main() -> None:
         one for name, shapes in SHAPES_OF.items() for one in compile_all(GPUS[name], shapes)
     ]
     if sys.argv[1:] != ["--json"]:
-        sys.stdout.write(table_of(everything) + "\n")
+        sys.stdout.write(f"{table_of(everything)}\n\n{before_and_after(everything)}\n")
         return
     starved = compile_all(GPUS["sm_90"], [SHAPES[0].name], maxnreg=96)
     report = {

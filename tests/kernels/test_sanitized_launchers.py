@@ -109,10 +109,10 @@ def test_quantized_products(
     scales = floats(num_out, dtype=torch.float32)
 
     with sanitized() as sanitizer:
-        result = quantized.quantized_linear(
-            floats(rows, num_in), weight.to(CODES) if is_fp8 else weight, scales, bias
-        )
-        sanitizer.require_written(result)
+        given = floats(rows, num_in), weight.to(CODES) if is_fp8 else weight, scales, bias
+        result = quantized.quantized_linear(*given)
+        placed = quantized.quantized_linear(*given, torch.empty_like(result))
+        sanitizer.require_written(result, placed)
 
 
 @few

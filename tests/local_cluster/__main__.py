@@ -20,7 +20,12 @@ def up() -> None:
     with start.whole() as cluster:
         _ENTER.unlink(missing_ok=True)
         _ENTER.symlink_to(cluster.kubeconfig)
-        print(f"\n  export KUBECONFIG={_ENTER}\n")
+        names = cluster.images
+        print(f"\n  export KUBECONFIG={_ENTER}")
+        print(
+            f"  export OPERATOR_TAG={names['operator'].rpartition(':')[2]}"
+            f" ENGINE_IMAGE={names['engine']} SIDECAR_IMAGE={names['sidecar']}\n"
+        )
         print(f"API server, pods and Services answer at their own addresses, {cluster.url} first.")
         for part, name in cluster.images.items():
             print(f"  {part:10} {name}")

@@ -3,10 +3,9 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from local_cluster.cluster import Cluster
 from paceline_sidecar.errors import Unauthorized
 from paceline_sidecar.keys import BearerKeys
 from paceline_testing.api_proxy import ApiProxy, api_proxy
+from paceline_testing.bare_node import BareNode, bare_node
 from paceline_testing.kubelet import bind, hold_up, make_ready, patch_status, pod_of
 from paceline_testing.operator_home import Home
 from paceline_testing.running_operator import running_operator
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.cluster
 
 _NAMESPACE = "missing-things"
 _ADDRESS = "127.77.0.1"
-_NODE = "paceline-without-gpu"
 _GPU = "nvidia.com/gpu"
 _QUIET_S = 12.0
 """More than two looks at each service: the tests' operators take one every 5 s."""
@@ -68,35 +67,10 @@ def home(control_plane: Cluster, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def node(control_plane: Cluster) -> Iterator[Callable[..., None]]:
-    """A node that takes our pods alone and has no GPU; calling it changes what it has."""
-    manifest = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": _NODE, "labels": {"only": _NODE}},
-        "spec": {"taints": [{"key": "only", "value": _NODE, "effect": "NoSchedule"}]},
-    }
-    control_plane.kubectl("create", "-f", "-", input=json.dumps(manifest))
-
-    def give(**more: str) -> None:
-        has = {"cpu": "64", "memory": "256Gi", "pods": "110"} | more
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "lastHeartbeatTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        status = {"capacity": has, "allocatable": has, "conditions": [ready]}
-        patch = json.dumps({"status": status})
-        control_plane.kubectl("patch", "node", _NODE, "--subresource=status", "-p", patch)
-
-    give()
-    yield give
-    control_plane.kubectl("delete", "node", _NODE, "--ignore-not-found")
-
-
-# Whatever the controllers say of a node without a kubelet.
-_ON_THE_NODE = {"nodeSelector": {"only": _NODE}, "tolerations": [{"operator": "Exists"}]}
+def node(control_plane: Cluster) -> Iterator[BareNode]:
+    """A node that takes our pods alone and has no GPU."""
+    with bare_node(control_plane, "paceline-without-gpu") as node:
+        yield node
 
 
 def _pod(home: Lacking, name: str) -> str:
@@ -136,16 +110,14 @@ def test_a_missing_secret_is_named_and_forgotten_once_it_is_there(home: Lacking)
     assert _told(home, "keyless", "SecretMissing", "WorkloadAvailable") == 1
 
 
-def test_a_node_without_a_gpu_is_named_until_it_has_one(
-    home: Lacking, node: Callable[..., None]
-) -> None:
+def test_a_node_without_a_gpu_is_named_until_it_has_one(home: Lacking, node: BareNode) -> None:
     """In the scheduler's words."""
-    home.serve("gpuless", scheduling=_ON_THE_NODE, resources={"gpu": {"count": 1}})
+    home.serve("gpuless", scheduling=node.scheduling, resources={"gpu": {"count": 1}})
     home.until(lambda: home.reason("gpuless") == "InsufficientGPU")
     home.says_so_quietly("gpuless")
     message = home.condition("gpuless", "WorkloadAvailable")["message"]
 
-    node(**{_GPU: "1"})
+    node.give(**{_GPU: "1"})
     home.until(lambda: home.reason("gpuless") == "Progressing")
     make_ready(home.cluster, _NAMESPACE, _pod(home, "gpuless"))
     home.until(lambda: home.condition("gpuless", "Ready").get("status") == "True")
@@ -154,13 +126,14 @@ def test_a_node_without_a_gpu_is_named_until_it_has_one(
     assert _told(home, "gpuless", "InsufficientGPU", "WorkloadAvailable") == 1
 
 
-@pytest.mark.usefixtures("node")
-def test_a_claim_that_is_missing_or_unbound_is_named_until_it_is_bound(home: Lacking) -> None:
+def test_a_claim_that_is_missing_or_unbound_is_named_until_it_is_bound(
+    home: Lacking, node: BareNode
+) -> None:
     """First there is no claim, then no volume for it; one event tells of both."""
     home.serve(
         "shelfless",
         model={"uri": "pvc://shelf/model"},
-        scheduling=_ON_THE_NODE,
+        scheduling=node.scheduling,
         resources={"gpu": {"count": 0}},
     )
 

@@ -22,7 +22,7 @@ from paceline_testing.fake_cluster import FakeCluster
 from paceline_testing.reports import a_pod_report, a_report, observed
 from paceline_testing.services import a_live_service, a_pod
 from paceline_tuner.condition import Condition
-from paceline_tuner.service_report import PodReport, ServiceReport
+from paceline_tuner.service_report import PodReport, ServiceReport, Throughput, TokenCost
 from paceline_tuner.telemetry import PodAdapter
 
 _WITH_ADAPTER: dict[str, Any] = {
@@ -254,6 +254,21 @@ async def test_limits_are_summed_up_for_one_line() -> None:
     assert [pod["name"] for pod in world.status["tuning"]["pods"]] == ["a", "b"]
     assert world.status["tuning"]["history"][0]["from"] == "32/2048"
     assert world.status["tuning"]["history"][0]["to"] == "32/160"
+
+
+async def test_throughput_and_cost_are_told_with_three_digits() -> None:
+    """`kubectl get pisvc -o wide` shows them; without a price there is no cost to show."""
+    given = Throughput(output_tps=1234.0, prompt_tps=0.456, finished_rps=12.0)
+    world = World(report=a_report(throughput=given, cost=TokenCost(1234.5, 0.0123)))
+    await world.tell()
+
+    assert world.status["throughput"] == {
+        "outputTokensPerSecond": "1230",
+        "promptTokensPerSecond": "0.456",
+        "requestsPerSecond": "12.0",
+        "costPerMillionOutputTokens": "1230",
+        "costPerMillionTokens": "0.0123",
+    }
 
 
 def _a_pod_with(name: str, *adapters: PodAdapter, **changes: Any) -> PodReport:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from paceline_operator.report_news import is_news
 from paceline_testing.reports import a_pod_report, a_report
+from paceline_tuner.service_report import Throughput, TokenCost
 
 
 def test_numbers_alone_wait_for_their_turn() -> None:
@@ -39,3 +40,13 @@ def test_what_a_person_acts_on_is_news() -> None:
         replace(report, acknowledged=not report.acknowledged),
     ):
         assert is_news(other, report, numbers_are_due=False)
+
+
+def test_other_rates_and_costs_are_numbers_and_wait_like_the_others() -> None:
+    """Jitter of a rate writes no status before its time."""
+    told = a_report(throughput=Throughput(40.0, 160.0, 0.5), cost=TokenCost(5.0, 1.0))
+    report = a_report(throughput=Throughput(41.0, 160.0, 0.5), cost=TokenCost(4.9, 1.0))
+
+    assert not is_news(report, told, numbers_are_due=False)
+    assert is_news(report, told, numbers_are_due=True)
+    assert not is_news(told, told, numbers_are_due=True)

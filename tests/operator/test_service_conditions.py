@@ -184,6 +184,10 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
         (replace(_PENDING, unschedulable="1 Insufficient nvidia.com/gpu"), "InsufficientGPU"),
         (replace(_PENDING, unschedulable="1 Insufficient cpu"), "Unschedulable"),
         (
+            replace(_PENDING, unschedulable="gated", gates=("kueue.x-k8s.io/admission",)),
+            "SchedulingGated",
+        ),
+        (
             replace(_PENDING, sidecar=ContainerStatus(waiting_reason="ImagePullBackOff")),
             "ImagePull",
         ),
@@ -206,6 +210,7 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
         "taint",
         "gpu",
         "cpu",
+        "gate",
         "pull",
         "never pull",
         "no secret",
@@ -217,6 +222,25 @@ _PENDING = replace(_STARTING, engine=ContainerStatus(), sidecar=ContainerStatus(
 def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> None:
     """One word that tells whom to ask."""
     found = _conditions(_observed(pod))
+
+    assert _said(found["WorkloadAvailable"]) == ("False", reason)
+
+
+@pytest.mark.parametrize(
+    ("note", "reason"),
+    [
+        ("0/2 nodes are available: 2 cannot allocate all claims.", "InsufficientGPU"),
+        ("1 Insufficient nvidia.com/gpu", "Unschedulable"),
+    ],
+    ids=["claim", "another's"],
+)
+def test_a_gpu_by_claim_is_lacked_in_other_words(note: str, reason: str) -> None:
+    """The scheduler names a resource, or no more than that claims cannot be met."""
+    claimed = {
+        "resources": {"gpu": {"claim": "gpu"}, "claims": [{"name": "gpu"}]},
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+    }
+    found = _conditions(_observed(replace(_PENDING, unschedulable=note), **claimed))
 
     assert _said(found["WorkloadAvailable"]) == ("False", reason)
 

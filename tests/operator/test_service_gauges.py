@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from paceline_operator.service_gauges import ServiceGauges
 from paceline_testing.reports import a_change, a_pod_report, a_report
 from paceline_testing.services import a_live_service
+from paceline_tuner.service_report import Throughput, TokenCost
 
 _NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -106,3 +107,22 @@ def test_a_service_without_pods_has_acknowledged_nothing_and_refused_nothing() -
 
     assert _shown(registry, "config_acknowledged") == {}
     assert _shown(registry, "tuner_pods") == {}
+
+
+def test_throughput_and_cost_are_absent_until_they_are_known() -> None:
+    """A dashboard shows a gap, never a cost of nothing."""
+    registry = CollectorRegistry()
+    gauges = ServiceGauges(registry)
+    given = Throughput(output_tps=40.0, prompt_tps=160.0, finished_rps=0.5)
+
+    gauges.show_reports({"default/quick": a_report(throughput=given, cost=TokenCost(5.0, 1.0))})
+
+    assert _shown(registry, "output_tokens_per_second") == {"": 40.0}
+    assert _shown(registry, "finished_requests_per_second") == {"": 0.5}
+    assert _shown(registry, "cost_per_million_output_tokens") == {"": 5.0}
+    assert _shown(registry, "cost_per_million_tokens") == {"": 1.0}
+
+    gauges.show_reports({"default/quick": a_report()})
+
+    assert _shown(registry, "output_tokens_per_second") == {}
+    assert _shown(registry, "cost_per_million_output_tokens") == {}

@@ -73,6 +73,24 @@ def _overrides(**fields: Any) -> dict[str, Any]:
     return {"podOverrides": fields}
 
 
+def _claims(*, gpu: dict[str, Any] | None = None, **sources: str) -> dict[str, Any]:
+    """A service that uses the claim `gpu`, which these fields of `resourceClaims` name."""
+    return {
+        "resources": {"gpu": gpu or {"claim": "gpu"}, "claims": [{"name": "gpu"}]},
+        "resourceClaims": [{"name": "gpu"} | (sources or {"resourceClaimName": "team-gpu"})],
+    }
+
+
+def _spread(*constraints: dict[str, Any], nodes: str = "Preferred") -> dict[str, Any]:
+    return {"scheduling": {"topologySpread": nodes, "topologySpreadConstraints": [*constraints]}}
+
+
+_LOOSE: dict[str, Any] = {"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"}
+_ZONE: dict[str, Any] = {"topologyKey": "topology.kubernetes.io/zone"} | _LOOSE
+_HOST: dict[str, Any] = {"topologyKey": "kubernetes.io/hostname"} | _LOOSE
+_STRICT: dict[str, Any] = {"whenUnsatisfiable": "DoNotSchedule"}
+
+
 def _tuning(**fields: Any) -> dict[str, Any]:
     return {"tuning": fields}
 
@@ -371,6 +389,102 @@ CASES = (
         {"engine": {"tensorParallelSize": 2}, "resources": {"gpu": {"count": 0}}},
         {"resources": {"gpu": {"count": 2}}},
         "must be engine.tensorParallelSize",
+    ),
+    Case(
+        "a claim has one source",
+        "spec.resourceClaims[0]",
+        _claims(resourceClaimTemplateName="one-gpu"),
+        _claims(resourceClaimTemplateName="one-gpu", resourceClaimName="team-gpu"),
+        "name one of resourceClaimName and resourceClaimTemplateName",
+    ),
+    Case(
+        "a claim has a source",
+        "spec.resourceClaims[0]",
+        _claims(resourceClaimName="team-gpu"),
+        _claims() | {"resourceClaims": [{"name": "gpu"}]},
+        "name one of resourceClaimName and resourceClaimTemplateName",
+    ),
+    Case(
+        "a claim that is used is the pod's",
+        "spec.resources.claims",
+        _claims(),
+        _claims() | {"resourceClaims": [{"name": "nic", "resourceClaimName": "nic"}]},
+        "each must have the name of one of resourceClaims",
+    ),
+    Case(
+        "a claim that is used is there",
+        "spec.resources.claims",
+        _claims(),
+        _claims() | {"resourceClaims": None},
+        "each must have the name of one of resourceClaims",
+    ),
+    Case(
+        "a claim is named once",
+        "spec.resourceClaims[1]",
+        _claims(),
+        _claims() | {"resourceClaims": [{"name": "gpu", "resourceClaimName": "a"}] * 2},
+        "Duplicate value",
+    ),
+    Case(
+        "the GPUs' claim is the engine's",
+        "spec.resources.gpu.claim",
+        _claims(gpu={"claim": "gpu"}),
+        _claims(gpu={"claim": "gpus"}),
+        "must be one of resources.claims",
+    ),
+    Case(
+        "a claim brings GPUs",
+        "spec.resources.gpu.count",
+        _claims(gpu={"claim": "gpu", "count": 1}),
+        _claims(gpu={"claim": "gpu", "count": 0}),
+        "must be how many GPUs the claim brings",
+    ),
+    Case(
+        "a GPU is claimed or named",
+        "spec.resources.gpu.resourceName",
+        {"resources": {"gpu": {"resourceName": "nvidia.com/mig-1g.10gb"}}},
+        _claims(gpu={"claim": "gpu", "resourceName": "nvidia.com/mig-1g.10gb"}),
+        "must be left out beside claim",
+    ),
+    Case(
+        "the KV cache fits beside the engine",
+        "spec.engine.kvCacheMemory",
+        {
+            "engine": {"kvCacheMemory": "1Gi"},
+            "resources": {"memory": "2Gi", "gpu": {"count": 0}},
+        },
+        {
+            "engine": {"kvCacheMemory": "2Gi"},
+            "resources": {"memory": "2Gi", "gpu": {"count": 0}},
+        },
+        "must be less than resources.memory on a CPU",
+    ),
+    Case(
+        "that of a GPU has its own memory",
+        "spec.engine.kvCacheMemory",
+        {"engine": {"kvCacheMemory": "8Gi"}, "resources": {"memory": "4Gi"}},
+        {"engine": {"kvCacheMemory": "8 GB"}},
+    ),
+    Case(
+        "nodes are spread over once",
+        "spec.scheduling.topologySpread",
+        _spread(_HOST | _STRICT, _ZONE, nodes="None"),
+        _spread(_HOST | _STRICT, _ZONE),
+        "must be None where topologySpreadConstraints",
+    ),
+    Case(
+        "a constraint is there once",
+        "spec.scheduling.topologySpreadConstraints[1]",
+        _spread(_ZONE, _ZONE | _STRICT),
+        _spread(_ZONE, _ZONE),
+        "Duplicate value",
+    ),
+    Case(
+        "domains are counted where they bind",
+        "spec.scheduling.topologySpreadConstraints[0].minDomains",
+        _spread(_ZONE | _STRICT | {"minDomains": 3}),
+        _spread(_ZONE | {"minDomains": 3}),
+        "needs whenUnsatisfiable: DoNotSchedule",
     ),
     Case(
         "ranks do not swap",

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -65,6 +65,8 @@ class _Pod:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     leaves_at: float | None = None
     """When its sidecar is told to drain; None until the pod is deleted."""
+    killed_at: float | None = None
+    """When its grace is over; None until the pod is deleted."""
     shown: Json | None = None
     """The status that was written last."""
 
@@ -90,6 +92,8 @@ class ProcessNode:
     pods: dict[str, _Pod] = field(default_factory=dict)
     """By uid."""
     log: list[str] = field(default_factory=list)
+    overstayed: list[str] = field(default_factory=list)
+    """Pods that were killed at the end of their grace."""
     _stopping: threading.Event = field(default_factory=threading.Event)
     _num_started: int = 0
 
@@ -115,6 +119,16 @@ class ProcessNode:
             and pod.shown is not None
             and _is_ready(pod.shown)
         ]
+
+    def lose(self, names: Collection[str]) -> list[str]:
+        """Kill everything of these pods at once, as with their machine; return their base URLs."""
+        lost = [pod for pod in [*self.pods.values()] if pod.manifest["metadata"]["name"] in names]
+        for pod in lost:
+            pod.leaves_at = pod.killed_at = time.monotonic()
+        for pod in lost:
+            for process in pod.processes.values():
+                process.kill()
+        return [f"http://{pod.address}:8000" for pod in lost]
 
     def start(self) -> None:
         """Register the node, and begin."""
@@ -225,10 +239,16 @@ class ProcessNode:
         """Bring a deleted pod to its end step by step; whether it has come there."""
         if "deletionTimestamp" not in pod.manifest["metadata"]:
             return False
-        if pod.leaves_at is None:
+        if pod.leaves_at is None or pod.killed_at is None:
+            grace_s = pod.manifest["metadata"]["deletionGracePeriodSeconds"]
             pod.leaves_at = time.monotonic() + _DRAIN_AFTER_S
+            pod.killed_at = time.monotonic() + grace_s
         if time.monotonic() < pod.leaves_at:
             return False
+        if time.monotonic() > pod.killed_at and not pod.is_drained:
+            self.overstayed.append(pod.manifest["metadata"]["name"])
+            for process in pod.processes.values():
+                process.kill()
         for name, process in pod.processes.items():
             if name != "engine" and process.poll() is None:
                 process.terminate()

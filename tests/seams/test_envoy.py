@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -147,12 +148,24 @@ def test_a_429_is_passed_on_with_its_time(pods: list[Pod], gateway: httpx.Client
     for pod in pods:
         assert pod.sidecar.admin.patch("/runtime/limits", json=full).status_code == 200
 
-    answer = gateway.post("/v1/completions", json=_CHAT | {"prompt": ["a", "b"]})
+    for pod in pods:
+        pod.engine.script.hold_after = 0
+    with ThreadPoolExecutor(len(pods)) as pool:
+        held = [pool.submit(_ask, pod) for pod in pods]
+        wait_until(lambda: all(pod.engine.running for pod in pods))
+        answer = gateway.post("/v1/completions", json=_CHAT | {"prompt": ["a", "b"]})
+        for pod in pods:
+            pod.engine.script.hold_after = None
+        assert [each.result(timeout=30) for each in held] == [200, 200]
 
     refusals = sum(sum(_refusals(pod).values()) for pod in pods)
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     assert refusals == 1
+
+
+def _ask(pod: Pod) -> int:
+    return pod.sidecar.public.post("/v1/completions", json=_CHAT).status_code
 
 
 def _refusals(pod: Pod) -> Counter[str]:

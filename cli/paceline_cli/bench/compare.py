@@ -12,14 +12,8 @@ from rich.table import Table
 from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.bench.arms import Arm, arms
 from paceline_cli.bench.cells import estimate_cell, quantile_cell
-from paceline_cli.bench.compare_report import (
-    COMPARE_SCHEMA,
-    ArmResult,
-    Comparison,
-    Series,
-    series_of,
-    write_report,
-)
+from paceline_cli.bench.compare_report import write_report
+from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.endpoint import opened
 from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.measures import NAMES

@@ -1,20 +1,16 @@
 """A comparison's charts: goodput over load, and p99 over time."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from paceline_cli.bench.comparison import Comparison
 from paceline_cli.bench.run_plots import drawable
 from paceline_cli.bench.run_report import target_ms
 from paceline_cli.bench.sweep_points import worth
 from paceline_cli.plot_style import FAINT, INK, plain_log_ticks, styled
-
-if TYPE_CHECKING:
-    from paceline_cli.bench.compare_report import Comparison
 
 _LOOKS: Final = (
     ("#D55E00", "--"),

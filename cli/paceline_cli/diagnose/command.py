@@ -24,6 +24,11 @@ import click
     "--token-file", type=click.Path(path_type=Path), help="Bearer token of that runtime API."
 )
 @click.option(
+    "--price-per-hour",
+    type=click.FloatRange(0, min_open=True),
+    help="What the pod costs an hour; else what the service's resources.pricePerHour says.",
+)
+@click.option(
     "--format",
     "output",
     type=click.Choice(["text", "json"]),
@@ -37,6 +42,7 @@ def diagnose(  # noqa: PLR0917 - click passes them by name
     kubeconfig: str | None,
     url: str | None,
     token_file: Path | None,
+    price_per_hour: float | None,
     output: Literal["text", "json"],
 ) -> None:
     """Say where latency comes from and what would help: diagnose [NAME] [pod/X].
@@ -57,7 +63,8 @@ def diagnose(  # noqa: PLR0917 - click passes them by name
 
     from rich.console import Console
 
-    from paceline_cli.diagnose.pod import diagnose_pod, forwarded_pod
+    from paceline_cli import local_state
+    from paceline_cli.diagnose.pod import diagnose_pod, forwarded_pod, price_in_cluster
     from paceline_cli.diagnose.screen import WIDTH, as_json, screen
     from paceline_cli.place import state_dir
     from paceline_cli.port_forward import cluster_pod, local_pod
@@ -66,10 +73,15 @@ def diagnose(  # noqa: PLR0917 - click passes them by name
     if url is not None and token_file is not None:
         reached = forwarded_pod(url, token_file)
     elif in_cluster and name is not None:
-        reached = cluster_pod(name, pod, namespace=namespace or "default", kubeconfig=kubeconfig)
+        where = namespace or "default"
+        reached = cluster_pod(name, pod, namespace=where, kubeconfig=kubeconfig)
+        price_per_hour = price_per_hour or price_in_cluster(
+            name, namespace=where, kubeconfig=kubeconfig
+        )
     else:
         reached = nullcontext(local_pod(state_dir(), name))
-    pod_name, found = run(diagnose_pod(reached, seconds))
+        price_per_hour = price_per_hour or local_state.find(state_dir(), name).price_per_hour
+    pod_name, found = run(diagnose_pod(reached, seconds, price_per_hour))
     if output == "json":
         click.echo(as_json(pod_name, found))
         return

@@ -1,6 +1,7 @@
 """A diagnosis as a person reads it in ten seconds, and as JSON. Pure."""
 
 import json
+import math
 from dataclasses import asdict
 from typing import Final
 
@@ -9,6 +10,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from paceline_api.units import significant
+from paceline_cli.diagnose.achieved import Achieved
 from paceline_cli.diagnose.advice import ms
 from paceline_cli.diagnose.diagnosis import Diagnosis
 from paceline_cli.diagnose.engine_time import EngineTime
@@ -31,7 +34,8 @@ def screen(name: str, found: Diagnosis) -> RenderableType:
     parts: list[RenderableType] = [_sla(found)]
     if found.spans:
         parts += [Text(), _latency(found)]
-    parts += [Text(), _bound(found.time), _engine(found.time), Text(), _advice(found)]
+    parts += [Text(), _bound(found.time), _engine(found.time), Text(), _given(found)]
+    parts += [Text(), _advice(found)]
     if found.note:
         parts += [Text(), Text(found.note, style="dim")]
     load = f"{found.arrival_rps:.2f} requests/s"
@@ -119,6 +123,45 @@ def _engine(time: EngineTime) -> Table:
         per_step = "" if name == "idle" else f"{spent / max(time.num_steps, 1):.2f}"
         table.add_row(f"  {name}", per_step, _bar(spent / time.window_ms))
     return table
+
+
+def _given(found: Diagnosis) -> Table:
+    """Lay out what the pod gives, what of its device it uses, and what that costs."""
+    given, cost = found.throughput, found.cost
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, expand=True)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(ratio=1)
+    rates = f"{significant(given.output_tps)} output tokens/s"
+    table.add_row("given", f"{rates}, {significant(given.finished_rps)} requests/s")
+    if cost is not None:
+        output, total = significant(cost.per_million_output), significant(cost.per_million_total)
+        table.add_row("cost of 1M tokens", f"{output} of output, {total} of prompts and output")
+    if found.achieved is not None:
+        table.add_row("achieved in steps", _achieved(found.achieved))
+    if found.capacity_rps is not None:  # the step model is trusted
+        table.add_row("decode", _turning(found))
+    return table
+
+
+def _achieved(found: Achieved) -> str:
+    moved, computed = significant(found.gb_per_s), significant(found.tflops)
+    if found.bandwidth_share is None or found.arithmetic_share is None:
+        return (
+            f"{moved} GB/s, {computed} TFLOP/s; of how much is not known:"
+            f" {found.device or 'the device'} is not in the table of devices"
+        )
+    return (
+        f"{found.bandwidth_share:.0%} of the bandwidth ({moved} GB/s),"
+        f" {found.arithmetic_share:.1%} of the bf16 arithmetic ({computed} TFLOP/s)"
+    )
+
+
+def _turning(found: Diagnosis) -> str:
+    batch = f"{found.time.mean_batch:.1f} sequences a step"
+    if found.turning_batch is None:
+        return f"memory bounds any batch at this length of contexts; now {batch}"
+    turn = f"compute bounds it from {max(1, math.ceil(found.turning_batch)):,} sequences on"
+    return f"{turn}; now {batch}"
 
 
 def _advice(found: Diagnosis) -> RenderableType:

@@ -1,7 +1,7 @@
 """Why the limits are what they are: a service's last decisions, in words. Pure."""
 
 from paceline_cli.local_state import Explained, LocalState
-from paceline_cli.up.screen import change_line, clock_time
+from paceline_cli.up.screen import change_line, clock_time, throughput_line
 from paceline_tuner.outcome import Prediction
 from paceline_tuner.service_report import ChangeOutcome, MeasuredClass, PredictionCheck
 from paceline_tuner.tuned_limits import TunedLimits
@@ -11,6 +11,8 @@ def explain_state(state: LocalState, pod: str | None, *, last: int) -> str:
     """The newest `last` decisions on one pod, or on all, oldest first, and the last changes."""
     decisions = [decision for decision in state.decisions if pod in {None, decision.pod}]
     blocks = [f"{state.name} · {state.model} · {state.url}"]
+    if rates := throughput_line(state.report):
+        blocks[0] += f"\ngives {rates}"
     if state.report and (classes := state.report.observed.by_prompt_tokens):
         blocks.append("\n".join(["first tokens by prompt length", *map(_class, classes)]))
     blocks += [_decision(decision) for decision in decisions[-last:]]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline_api.inference_service import GROUP, PLURAL, InferenceService
-from paceline_api.status import AdapterStatus, PodTuning, SlaStatus
+from paceline_api.status import AdapterStatus, PodTuning, ServiceThroughput, SlaStatus
 from paceline_cli.kubectl import kubectl
 
 
@@ -22,6 +22,8 @@ def explain_status(resource: dict[str, Any], pod: str | None) -> str:
     """Conditions, each pod's limits with their reason, and the last changes."""
     service = InferenceService.read(resource)
     blocks = ["\n".join([f"{service.key} · {service.spec.model.uri}", *_conditions(service)])]
+    if given := service.status.throughput:
+        blocks.append(_throughput(given))
     if classes := list(_prompt_classes(service.status.sla)):
         blocks.append("\n".join(["first tokens by prompt length", *classes]))
     if adapters := service.status.adapters:
@@ -45,6 +47,14 @@ def _conditions(service: InferenceService) -> Iterator[str]:
     for condition in service.status.conditions or []:
         state = f"{condition.type}={condition.status}"
         yield f"  {state:<26} {condition.reason}: {condition.message}"
+
+
+def _throughput(given: ServiceThroughput) -> str:
+    rates = f"{given.output_tokens_per_second or 'no'} output tokens/s"
+    told = f"gives {rates}, {given.requests_per_second or 'no'} requests/s"
+    if given.cost_per_million_output_tokens is None:
+        return told
+    return f"{told}, {given.cost_per_million_output_tokens} for 1M output tokens"
 
 
 def _prompt_classes(sla: SlaStatus | None) -> Iterator[str]:

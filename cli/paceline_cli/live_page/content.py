@@ -19,6 +19,7 @@ from paceline_page.content import (
     histogram,
 )
 from paceline_tuner.service_report import LimitsChange, MeasuredLatency
+from paceline_tuner.throughput import finished_rps
 
 _UNSEEN = MeasuredLatency(None, None, None, 0, None)
 
@@ -111,6 +112,7 @@ def _work(view: LiveView, reading: Reading | None) -> Work:
         oldest_wait_s=load.oldest_waiting_s,
         output_tps=reading.output_tps,
         prompt_tps=reading.prompt_tps,
+        finished_rps=finished_rps(reading.evidence),
         kv_share=load.kv_used_blocks / capacity.num_blocks if capacity.num_blocks else None,
     )
 

@@ -49,6 +49,7 @@ def answer(question: PlanQuestion) -> PlanAnswer:
         draft=sizes.of_draft(),
         ranks=ranks,
         swap_bytes=int(amount(engine.swap_memory or 0)),
+        asked_bytes=int(amount(engine.kv_cache_memory or 0)) or None,
     )
     if question.memory:
         model = recall(question.memory, device, whole, ranks=ranks)

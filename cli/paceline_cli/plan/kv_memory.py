@@ -46,6 +46,8 @@ class KvMemory:
     """Devices that share the model; each has the same memory."""
     swap_bytes: int = 0
     """`engine.swapMemory`: of the host, but a GPU has a buffer for what is on its way there."""
+    asked_bytes: int | None = None
+    """`engine.kvCacheMemory`, which replaces the fraction."""
 
     @property
     def step_bytes(self) -> int:
@@ -85,9 +87,10 @@ class KvMemory:
     def kv_bytes(self) -> int:
         """What is left for keys and values; negative where the weights do not fit."""
         if self.device.memory_bytes is None:
-            return CPU_KV_BYTES
-        usable = int(self.device.memory_bytes * self.fraction)
-        return usable - self.weight_bytes - self.reserved_bytes
+            return self.asked_bytes or CPU_KV_BYTES
+        share = self.fraction if self.asked_bytes is None else 1.0
+        left = int(self.device.memory_bytes * share) - self.weight_bytes - self.reserved_bytes
+        return left if self.asked_bytes is None else min(self.asked_bytes, left)
 
     @property
     def num_blocks(self) -> int:
@@ -131,8 +134,13 @@ class KvMemory:
             "KV tokens", f"KV cache / {each}, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
         )
         if self.device.memory_bytes is None:
-            cache = Line("KV cache", "the engine's own size on a CPU", _gib(self.kv_bytes))
+            said = "engine.kvCacheMemory" if self.asked_bytes else "the engine's own size on a CPU"
+            cache = Line("KV cache", said, _gib(self.kv_bytes))
             return *ranks, *weights, cache, *per_token, tokens
+        if self.asked_bytes is not None:
+            cache = Line("KV cache", "engine.kvCacheMemory, if it fits", _gib(self.kv_bytes))
+            reserve = Line("reserve", self._reserve(), _gib(self.reserved_bytes))
+            return *ranks, *weights, reserve, cache, *per_token, tokens
         usable = self.device.memory_bytes * self.fraction
         working = f"{_gib(self.device.memory_bytes)} x {self.fraction:g}"
         return (

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paceline_cli.plan.kv_memory import KvMemory
+from paceline_cli.plan.sequences import LastBlocks
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.service_spec import SLA
@@ -28,6 +29,18 @@ class PlannedLimits:
     step_target_ms: float | None
     kv_batch_size: int
     """What the KV memory alone allows, were the rows unlimited."""
+    preallocated_batch_size: int
+    """The same, had each sequence room for the longest one from its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCost:
+    """What a million output tokens costs, in the currency of resources.pricePerHour."""
+
+    at_capacity: float
+    """By a pod that serves all that it can within the SLA."""
+    by_trace: float
+    """By the planned replicas, over the whole trace: they idle outside its peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +75,9 @@ class Outlook:
     latencies: tuple[Latency, ...]
     attainment: Estimate
     demand: Demand
+    last_blocks: LastBlocks
+    cost: PlannedCost | None
+    """None without a declared price."""
     num_simulated: int
     simulated_s: float
 

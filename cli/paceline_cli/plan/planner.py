@@ -17,7 +17,15 @@ from typing import Final
 from msgspec import structs
 
 from paceline_cli.plan.kv_memory import KvMemory
-from paceline_cli.plan.outlook import Estimate, Latency, Outlook, PlannedLimits, ServicePlan
+from paceline_cli.plan.outlook import (
+    Estimate,
+    Latency,
+    Outlook,
+    PlannedCost,
+    PlannedLimits,
+    ServicePlan,
+)
+from paceline_cli.plan.sequences import last_blocks, preallocated_batch
 from paceline_cli.plan.simulation import SimulatedLatencies, SimulatedPod, joined, simulated_pod
 from paceline_cli.plan.trace_demand import (
     LengthBlocks,
@@ -31,6 +39,7 @@ from paceline_cli.plan.trace_demand import (
 )
 from paceline_cli.sla_targets import first_token_name
 from paceline_cli.traffic.traces import TracedRequest
+from paceline_engine.hardware.devices import BLOCK_TOKENS
 from paceline_tuner.capacity import CapacityModel, EngineTraits, capacity_for
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
@@ -115,6 +124,8 @@ class Planner:
     def limits(self) -> PlannedLimits:
         """The limits that the tuner will choose, and what the memory alone would allow."""
         caps, room = self._chosen.limits, self._room(self._inputs.model, self._demand)
+        memory = self._inputs.memory
+        longest = memory.longest(self._inputs.max_model_len)
         by_memory, _ = replace(room, target_ms=None).largest_batch(1 << 20)
         return PlannedLimits(
             batch_size=caps.batch_size,
@@ -122,6 +133,7 @@ class Planner:
             token_budget=caps.token_budget,
             step_target_ms=caps.step_target_ms,
             kv_batch_size=by_memory if self._demand.held <= self._inputs.memory.tokens else 0,
+            preallocated_batch_size=preallocated_batch(memory.tokens, longest, BLOCK_TOKENS),
         )
 
     def outlook(self) -> Outlook:
@@ -160,8 +172,20 @@ class Planner:
                 served.attainment(sla), [drawn.attainment(sla) for drawn in redraws]
             ),
             demand=self._demand,
+            last_blocks=last_blocks(self._requests, BLOCK_TOKENS),
+            cost=self._cost(capacity, replicas),
             num_simulated=len(served.ttft_ms),
             simulated_s=self._played.seconds,
+        )
+
+    def _cost(self, capacity_rps: float, replicas: int) -> PlannedCost | None:
+        """Divide the price by the output tokens of a full pod, and of the trace."""
+        price, tokens = self._inputs.spec.price_per_hour, self._demand.output
+        if price is None or capacity_rps <= 0 or tokens <= 0:
+            return None
+        a_million = price * 1e6 / 3600 / tokens
+        return PlannedCost(
+            at_capacity=a_million / capacity_rps, by_trace=a_million * replicas / self._whole.rps
         )
 
     def obstacle(self, outlook: Outlook) -> tuple[Obstacle, str]:

@@ -9,9 +9,11 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from paceline_api.units import significant
 from paceline_cli.plan.answer import PlanAnswer
 from paceline_cli.plan.kv_memory import Line, occupancy_line
 from paceline_cli.plan.outlook import Estimate, Latency, Outlook, ServicePlan
+from paceline_cli.plan.sequences import sequence_lines
 
 _GOOD: Final = "bold bright_blue"
 _BAD: Final = "bold dark_orange"
@@ -29,7 +31,7 @@ def screen(answer: PlanAnswer) -> RenderableType:
     parts.append(Text())
     if plan.outlook is not None:
         parts += [_service(plan.outlook), Text(), _latencies(plan.outlook), Text()]
-    parts += [Text("why the memory bounds the batch", style="dim"), _arithmetic(plan), Text()]
+    parts += [Text("why the memory bounds the batch", style="dim"), _arithmetic(answer), Text()]
     parts += [Text(note, style="dim") for note in (*notes(plan), *_dtype_notes(answer))]
     service = answer.service
     return Panel(
@@ -99,7 +101,7 @@ def as_json(answer: PlanAnswer) -> str:
             "kv_bytes": plan.memory.kv_bytes,
             "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
             "kv_tokens": plan.memory.tokens,
-            "arithmetic": [asdict(line) for line in _lines(plan)],
+            "arithmetic": [asdict(line) for line in _lines(answer)],
         },
         "outlook": None if plan.outlook is None else _outlook(plan.outlook),
     }
@@ -187,6 +189,9 @@ def _service(outlook: Outlook) -> Table:
         ),
         ("token budget", f"{limits.token_budget:,}", f"tokens in a step{target}"),
     ]
+    if (cost := outlook.cost) is not None:
+        full, mean = significant(cost.at_capacity), significant(cost.by_trace)
+        rows.append(("cost of 1M tokens", full, f"of output, by full pods; {mean} over the trace"))
     table = Table(box=None, padding=(0, 3, 0, 0), show_header=False)
     table.add_column(style="dim")
     table.add_column(style="bold", no_wrap=True)
@@ -227,20 +232,30 @@ def _compared(latency: Latency) -> Text:
     return Text("✓ met", style=_GOOD)
 
 
-def _lines(plan: ServicePlan) -> tuple[Line, ...]:
+def _lines(answer: PlanAnswer) -> tuple[Line, ...]:
+    plan, max_model_len = answer.plan, answer.service.spec.engine.max_model_len
     lines = plan.memory.arithmetic()
     if plan.outlook is None or plan.outlook.limits.kv_batch_size == 0:
         return lines
-    batch = plan.outlook.limits.kv_batch_size
-    return (*lines, occupancy_line(plan.outlook.demand, batch=batch, tokens=plan.memory.tokens))
+    outlook, tokens = plan.outlook, plan.memory.tokens
+    return (
+        *lines,
+        occupancy_line(outlook.demand, batch=outlook.limits.kv_batch_size, tokens=tokens),
+        *sequence_lines(
+            kv_tokens=tokens,
+            longest=plan.memory.longest(max_model_len),
+            preallocated=outlook.limits.preallocated_batch_size,
+            last=outlook.last_blocks,
+        ),
+    )
 
 
-def _arithmetic(plan: ServicePlan) -> Table:
+def _arithmetic(answer: PlanAnswer) -> Table:
     table = Table(box=None, padding=(0, 3, 0, 0), show_header=False)
     table.add_column()
     table.add_column(style="dim")
     table.add_column(justify="right")
-    for line in _lines(plan):
+    for line in _lines(answer):
         table.add_row(line.label, line.working, line.result)
     return table
 

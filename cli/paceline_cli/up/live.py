@@ -192,6 +192,7 @@ class LiveService:
             decisions=tuple(self.decisions),
             admin_url=self.place.admin_url,
             token_file=str(self.place.token_file),
+            price_per_hour=tuning_spec(self.service.spec).price_per_hour,
         )
 
 

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from paceline_api.units import significant
 from paceline_cli.sla_targets import all_targets
 from paceline_cli.up.loading import LoadingStage, loading_stage
 from paceline_tuner.service_report import LimitsChange, MeasuredLatency, PodReport, ServiceReport
@@ -55,6 +56,8 @@ def screen(view: LiveView) -> RenderableType:
     if (loading := loading_stage(view.state)) is not None:
         parts += [_progress(loading), Text()]
     parts += [_targets(view), Text(), _limits(view)]
+    if rates := throughput_line(view.report):
+        parts += [Text(), Text.assemble(("given  ", "dim"), rates)]
     change = view.pod.last_change if view.pod else None
     if change:
         parts += [Text(), Text.assemble(("last change  ", "dim"), change_line(change))]
@@ -87,8 +90,22 @@ def line(view: LiveView) -> str:
     limits = f"batch {_number(pod.batch_size)}, tokens {_number(pod.token_budget)}"
     target = f", step {_ms(pod.step_target_ms)}" if pod.step_target_ms is not None else ""
     load = f"{pod.running} running, {pod.waiting} waiting"
+    rates = throughput_line(view.report)
     state = f"{pod.phase} ({pod.binding})"
+    load = f"{load}; {rates}" if rates else load
     return f"{view.name}: {pod.verdict}: {metrics}; {limits}{target}; {load}; {state}"
+
+
+def throughput_line(report: ServiceReport | None) -> str:
+    """`412 output tokens/s, 3.10 requests/s`, and the cost where there is a price."""
+    if report is None or report.throughput is None:
+        return ""
+    given, cost = report.throughput, report.cost
+    told = f"{significant(given.output_tps)} output tokens/s"
+    told += f", {significant(given.finished_rps)} requests/s"
+    if cost is not None:
+        told += f", {significant(cost.per_million_output)} for 1M output tokens"
+    return told
 
 
 def change_line(change: LimitsChange) -> str:

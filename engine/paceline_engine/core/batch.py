@@ -42,6 +42,11 @@ class Batch:
     """Chunks with a draft."""
 
     @property
+    def drafted(self) -> tuple[ScheduledChunk, ...]:
+        """The chunks with a draft."""
+        return self.chunks[self.num_decodes : self.num_decodes + self.num_drafted]
+
+    @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
         return sum(chunk.count for chunk in self.chunks)
@@ -57,7 +62,7 @@ class Batch:
         Draft tokens are computed as a prompt's are, and count as such.
         """
         num_decodes = self.num_decodes + self.num_drafted
-        prompts, drafted = self.chunks[num_decodes:], self.chunks[self.num_decodes : num_decodes]
+        prompts, drafted = self.chunks[num_decodes:], self.drafted
         draft_tokens = sum(len(chunk.draft) for chunk in drafted)
         return StepFeatures(
             decode=num_decodes,

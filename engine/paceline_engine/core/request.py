@@ -5,7 +5,7 @@ from enum import Enum
 from itertools import count
 
 from paceline_engine.core.block import BlockHash
-from paceline_engine.core.constraint import Constraint
+from paceline_engine.core.constraint import Constraint, Guide
 from paceline_wire import FinishReason, Sampling, TokenLogprobs
 from paceline_wire.limits import Lane
 
@@ -73,12 +73,17 @@ class Request:
     """The form that the output must have, if one was asked for."""
     is_plain: bool = field(init=False)
     """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
+    guide: Guide | None = field(init=False)
+    """The constraint, where it can be followed along a draft and nothing else is asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     """Logprobs of `token_ids[1:]` as far as settled, up to the prompt's end, where asked for."""
 
     def __post_init__(self) -> None:
         """Derive once what every step would have to ask."""
-        self.is_plain = self.constraint is None and _is_plain(self.sampling)
+        only_draws = _is_plain(self.sampling)
+        self.is_plain = self.constraint is None and only_draws
+        constraint = self.constraint
+        self.guide = constraint if only_draws and isinstance(constraint, Guide) else None
         if self.sampling.prompt_logprobs is not None or self.sampling.pooling == "mean":
             # A prefix that was found would not be computed, and so neither scored nor pooled.
             self.cache_salt = f"{self.id} {self.cache_salt}"

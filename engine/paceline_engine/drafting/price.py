@@ -4,7 +4,7 @@ With `d` decodes a step makes `d` tokens in `t(d)`. A draft of request `i`, whos
 accepted with chance `a_i`, adds the tokens that are expected to be accepted; it costs the time to
 verify them, by the step model, and the time to propose them, by the proposer:
 
-    tokens = d + sum of a_i^j     over the tokens j = 1.. of each draft
+    tokens = d + sum of a_i^j     over the tokens j = 1.. of each draft; forced ones count 1
     time   = t(d, draft tokens as prefill beside it) + proposer(draft tokens)
 
 Where the step computes prompts as well, draft tokens cost what they add to those, and what they
@@ -82,12 +82,16 @@ class Price:
         """The time that one more token of a step is worth."""
         return self.plain_ms / self._decodes
 
-    def is_open(self) -> bool:
-        """Tell whether a certain draft token for each decode would pay; if not, none is sought."""
+    def is_open(self, *, is_forced: bool = False) -> bool:
+        """Tell whether a certain draft token for each decode would pay; if not, none is sought.
+
+        Where a grammar forces the token (`is_forced`), nothing has to propose it.
+        """
         if not self.is_known:
             return True
         extra_ms = self._added_ms(self._decodes, self._context)
-        extra_ms += self._proposer.ms_of_one(self._decodes, self._context)
+        if not is_forced:
+            extra_ms += self._proposer.ms_of_one(self._decodes, self._context)
         return MARGIN * extra_ms < self.plain_ms
 
     def least_chance(self, asks: Sequence[Ask]) -> float:

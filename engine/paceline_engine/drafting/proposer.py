@@ -1,7 +1,9 @@
 """Proposer (Protocol): where draft tokens come from, and what it takes to get them. No torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Protocol, TypeAlias
 
 from paceline_engine.core.request import Request
@@ -20,11 +22,20 @@ class Ask:
     """Draft tokens wanted; with 0 it only catches up."""
     chance: float
     """The chance that each draft token is accepted, given those before it."""
+    forced: tuple[bool, ...] = ()
+    """Of each draft token, whether a grammar forces it: then its chance is 1. Empty: of none."""
+
+    @property
+    def chances(self) -> list[float]:
+        """The chance of each draft token that it and all before it are accepted."""
+        certain = self.forced or (False,) * self.count
+        own = (1.0 if is_forced else self.chance for is_forced in certain[: self.count])
+        return list(accumulate(own, mul))
 
     @property
     def expected(self) -> float:
         """Draft tokens that are accepted on average."""
-        return sum(self.chance**place for place in range(1, self.count + 1))
+        return sum(self.chances)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +45,8 @@ class Proposal:
     drafts: Mapping[str, Draft]
     """At most as long as asked for, and never empty: a request without a draft is missing."""
     ms: float = 0.0
+    forced: Mapping[str, tuple[bool, ...]] = field(default_factory=dict)
+    """Of each token of a draft, whether a grammar forces it; drafts without any may be missing."""
 
 
 class Proposer(Protocol):

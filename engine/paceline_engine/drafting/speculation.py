@@ -6,14 +6,19 @@ yet to take in much of a request does so over several steps, a part in each, onc
 save more than it costs. How many tokens will come is unknown: assuming as many as there were
 already is never far from the best. What all of this may lose in the worst case is bounded by a
 budget. Where the step model has no price yet, every draft is tried.
+
+Of a structured output some tokens are forced by its grammar (`guided.py`). They are drafted by the
+same price, with a chance of 1, where no proposer drafts anything too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
 from paceline_engine.core.request import Request
 from paceline_engine.drafting.acceptance import Acceptance
+from paceline_engine.drafting.guided import FORCED_TOKENS, GuidedProposer
 from paceline_engine.drafting.price import MARGIN, Price, SpeculationBudget
 from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
 from paceline_engine.pacing.pacer import Pacer
@@ -33,17 +38,32 @@ class Speculation:
     """Asks for drafts where they pay, and learns from what became of them."""
 
     max_tokens: int
-    """Tokens of one draft, at most."""
+    """Tokens of one draft that are guessed, at most."""
     max_model_len: int
-    proposer: Proposer
+    proposer: Proposer | None
+    """What guesses them; with None only forced tokens are drafted."""
+    forced_tokens: int = FORCED_TOKENS
+    """Tokens of one draft of a structured output, at most; 0 for no such draft."""
+    max_rows: float = inf
+    """Rows whose scores may be masked in one step: memory was measured for so many."""
+    begin_thread: Callable[[], None] | None = None
+    """Called first in each thread that follows grammars."""
     acceptance: Acceptance = field(init=False)
     budget: SpeculationBudget = field(default_factory=SpeculationBudget)
+    guided: GuidedProposer = field(init=False)
     _price: Price | None = None
     """The price of the step that is planned or runs."""
+    _forced: dict[str, tuple[bool, ...]] = field(default_factory=dict)
+    """Of the drafts on their way: which tokens are forced."""
 
     def __post_init__(self) -> None:
         """Start from the chance that the proposer assumes."""
-        self.acceptance = Acceptance(self.proposer.first_chance)
+        self.guided = GuidedProposer(self.proposer, begin_thread=self.begin_thread)
+        self.acceptance = Acceptance(self.guided.first_chance)
+
+    def is_for(self, requests: Iterable[Request]) -> bool:
+        """Tell whether any of the requests may get a draft."""
+        return self.proposer is not None or any(each.guide is not None for each in requests)
 
     def plan(
         self,
@@ -60,15 +80,17 @@ class Speculation:
         `context` is the sum of their contexts, `room` the draft tokens that the step may hold,
         `prompts` its tokens of prompts, `allowed_ms` what it may take with a draft model's time.
         """
-        price = self._price = Price(pacer, self.proposer, len(decoding), context, prompts)
-        asks = self._asks(decoding, price, room, allowed_ms)
+        price = self._price = Price(pacer, self.guided, len(decoding), context, prompts)
+        is_waited_for = prompts > 0 and self.guided.takes_time  # by prompts: nothing is proposed
+        asks = self._asks(decoding, price, room, allowed_ms, may_guess=not is_waited_for)
         if not asks:
             self.budget.save_up(price.plain_ms)
         return asks
 
     def propose(self, asks: Sequence[Ask]) -> Proposal:
         """Get the drafts that were planned, or shorter ones, and pay for them."""
-        proposal = self.proposer.propose(asks)
+        proposal = self.guided.propose(asks)
+        self._forced = dict(proposal.forced)
         if self._price is not None and self._price.is_known:
             drafts = proposal.drafts
             made = [
@@ -81,27 +103,46 @@ class Speculation:
 
     def verified(self, request: Request, *, drafted: int, accepted: int) -> None:
         """Learn how many tokens of a draft were accepted."""
-        self.acceptance.learn(request.id, request.lane, accepted=accepted, drafted=drafted)
+        forced = self._forced.pop(request.id, ())[:drafted]
+        guessed = drafted - sum(forced)
+        if guessed:  # of the others nothing is to be learned
+            right = accepted - sum(forced[:accepted])
+            self.acceptance.learn(request.id, request.lane, accepted=right, drafted=guessed)
         if self._price is not None:
             self.budget.earn(accepted * self._price.token_ms)
 
     def forget(self, request: Request) -> None:
         """Drop what is kept of a request that is gone."""
-        self.proposer.forget(request)
+        self.guided.forget(request)
         self.acceptance.forget(request.id)
 
     def _asks(
-        self, decoding: Sequence[Request], price: Price, room: int, allowed_ms: float
+        self,
+        decoding: Sequence[Request],
+        price: Price,
+        room: int,
+        allowed_ms: float,
+        *,
+        may_guess: bool,
     ) -> list[Ask]:
-        if not price.is_open():
+        may_guess = may_guess and price.is_open()
+        if room < 1 or not (may_guess or price.is_open(is_forced=True)):
             return []
-        wanted = [ask for each in decoding if (ask := self._ask(each, room)) is not None]
+        may_follow = [each for each in decoding if each.guide is not None and self._left(each) > 1]
+        guesses = self.max_tokens if may_guess else 0
+        self.guided.look_ahead(may_follow, most=self.forced_tokens, guesses=guesses)
+        wanted = [
+            ask
+            for each in decoding
+            if (ask := self._ask(each, room, may_guess=may_guess)) is not None
+        ]
         if not wanted:
             return []
         # As if all were caught up with: what each costs from then on.
         steady = [ask if ask.pending <= _SOON else replace(ask, pending=_SOON) for ask in wanted]
         worth = price.least_chance(steady)
-        kept = _fitting([_cut(ask, worth) for ask in steady], room)
+        spare_rows = self.max_rows - len(decoding)
+        kept = _fitting([_cut(ask, worth) for ask in steady], room, spare_rows)
         if not kept or not price.pays(kept):
             self.acceptance.rest()
             return []
@@ -119,16 +160,20 @@ class Speculation:
             (asks for asks in _less_and_less(ready, late) if self._may(asks, price, allowed_ms)), []
         )
 
-    def _ask(self, request: Request, room: int) -> Ask | None:
-        # Penalties, grammars and logprobs need the tokens before: those are computed one by one.
-        most = min(self.max_tokens, self._left(request) - 1, room)
-        if most < 1 or not request.is_plain:
+    def _ask(self, request: Request, room: int, *, may_guess: bool) -> Ask | None:
+        # Penalties and logprobs need the tokens before: those are computed one by one.
+        if not (request.is_plain or request.guide is not None):
             return None
-        count = self.proposer.reach(request, most)
+        most = min(self._left(request) - 1, room)
+        walk = self.guided.walk_of(request)
+        if walk is None:
+            most = min(most, self.max_tokens if may_guess else 0)
+        count = self.guided.reach(request, most) if most > 0 else 0
         if not count:
             return None
         chance = self.acceptance.chance(request.id, request.lane)
-        return Ask(request, self.proposer.pending(request), count, chance)
+        forced = () if walk is None else walk.is_forced
+        return Ask(request, self.guided.pending(request), count, chance, forced)
 
     def _left(self, request: Request) -> int:
         """Return the tokens that may still come."""
@@ -145,14 +190,14 @@ class Speculation:
             ask
             for ask in late
             if saved_ms * min(self._left(ask.request), ask.request.num_output_tokens)
-            > MARGIN * self.proposer.ms([ask])
+            > MARGIN * self.guided.ms([ask])
         ]
 
     def _may(self, asks: Sequence[Ask], price: Price, allowed_ms: float) -> bool:
         """Tell whether the step may take so long, and lose so much if every draft is wrong."""
         if not price.is_known:
             return True
-        own_ms, verify_ms = self.proposer.ms(asks), price.verify_ms(asks)
+        own_ms, verify_ms = self.guided.ms(asks), price.verify_ms(asks)
         # What takes no time of its own is within the step's tokens, and so within its target.
         is_soon = own_ms <= 0 or price.undrafted_ms + verify_ms + own_ms <= allowed_ms
         return is_soon and self.budget.covers(verify_ms + own_ms)
@@ -164,19 +209,18 @@ def _caught_up(asks: Sequence[Ask]) -> list[Ask]:
 
 def _cut(ask: Ask, least_chance: float) -> Ask:
     """Keep the tokens that are likely enough."""
-    count, chance = 0, ask.chance
-    while count < ask.count and chance > least_chance:
-        count += 1
-        chance *= ask.chance
+    count = sum(1 for _ in takewhile(lambda chance: chance > least_chance, ask.chances))
     return ask if count == ask.count else replace(ask, count=count)
 
 
-def _fitting(asks: Sequence[Ask], room: int) -> list[Ask]:
-    """Keep the likeliest that fit into the step."""
+def _fitting(asks: Sequence[Ask], room: int, spare_rows: float) -> list[Ask]:
+    """Keep the likeliest that fit into the step, and into the rows that may be masked."""
     kept = []
-    for ask in sorted(asks, key=lambda ask: -ask.chance):
-        count = min(ask.count, room)
+    for ask in sorted(asks, key=lambda ask: -max(ask.chances, default=0.0)):
+        is_masked = ask.request.guide is not None
+        count = int(min(ask.count, room, max(spare_rows, 0) if is_masked else room))
         room -= count
+        spare_rows -= count if is_masked else 0
         if count:
             kept.append(ask if count == ask.count else replace(ask, count=count))
     return kept

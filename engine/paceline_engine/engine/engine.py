@@ -9,6 +9,7 @@ import msgspec
 from paceline_engine.core.batch import Runner
 from paceline_engine.core.constraint import Constraint
 from paceline_engine.core.request import Request
+from paceline_engine.drafting.guided import FORCED_TOKENS
 from paceline_engine.drafting.ngram import NgramProposer
 from paceline_engine.drafting.proposer import Proposer
 from paceline_engine.drafting.speculation import Speculation
@@ -17,6 +18,7 @@ from paceline_engine.engine.intake import refusal
 from paceline_engine.engine.stats import load_of
 from paceline_engine.engine.stepping import Steps
 from paceline_engine.errors import AdapterRefused
+from paceline_engine.hardware.placing import leave_core
 from paceline_engine.kv_cache.swap import Swapper
 from paceline_engine.lora.adapters import Adapters, LoadedAdapter
 from paceline_engine.pacing.pacer import Pacer
@@ -53,6 +55,8 @@ class EngineOptions:
     """The most draft tokens per step and sequence, where they pay; 0 for none."""
     proposer: Proposer | None = None
     """What drafts them; n-grams of the sequence itself where there is none."""
+    forced_tokens: int = FORCED_TOKENS
+    """The most tokens of a structured output that one step takes ahead; 0 for none."""
     graph_use: GraphUse = field(default_factory=GraphUse)
     """The runner's counts of steps that it replays from CUDA graphs."""
 
@@ -73,9 +77,16 @@ class Engine:
     ) -> None:
         options = options or EngineOptions()
         speculation = None
-        if options.draft_tokens:
-            proposer = options.proposer or NgramProposer()
-            speculation = Speculation(options.draft_tokens, capacity.max_model_len, proposer)
+        if options.draft_tokens or options.forced_tokens:
+            proposer = options.proposer or NgramProposer() if options.draft_tokens else None
+            speculation = Speculation(
+                options.draft_tokens,
+                capacity.max_model_len,
+                proposer,
+                forced_tokens=options.forced_tokens,
+                max_rows=capacity.max_batch_size,
+                begin_thread=leave_core,
+            )
         self.control = LimitsControl(limits, capacity)
         self.scheduler = make_scheduler(
             options.scheduling,

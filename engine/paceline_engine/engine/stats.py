@@ -55,6 +55,7 @@ def load_of(
         graph_steps=graph_use.full,
         graph_fallbacks=dict(graph_use.eager),
         graph_piece_steps=graph_use.piecewise,
+        kv_unfilled_tokens=sum(map(requests.blocks.unfilled, requests.running())),
     )
 
 

@@ -151,7 +151,7 @@ class Steps:
         `epoch` is that of the limits, for the record of the step.
         """
         given: list[Output] = []
-        if self._in_flight is not None and self._scheduler.must_settle(limits):
+        if self._in_flight is not None and self._must_settle(self._in_flight, limits):
             self.counters.overlap_fallbacks += 1
             given += self.settle()
             now = self._clock()
@@ -170,6 +170,10 @@ class Steps:
         if not self._overlap:
             given += self.settle()
         return given
+
+    def _must_settle(self, step: _InFlight, limits: Limits) -> bool:
+        # The host alone knows what follows a draft, also where its request has left meanwhile.
+        return step.plan.batch.num_drafted > 0 or self._scheduler.must_settle(limits)
 
     def settle(self) -> list[Output]:
         """Wait for the step in flight, if there is one, and take it in."""

@@ -82,6 +82,10 @@ class BlockLedger:
         """Count the blocks that would be free without the request."""
         return sum(self.pool.holders(block_id) == 1 for block_id in request.block_ids)
 
+    def unfilled(self, request: Request) -> int:
+        """Count the tokens for which its last block still has room, and blocks for drafts."""
+        return max(0, len(request.block_ids) * self._block_size - len(request.token_ids))
+
     def is_full(self, request: Request) -> bool:
         """Tell whether the next token needs one more block."""
         return request.num_computed == len(request.block_ids) * self._block_size

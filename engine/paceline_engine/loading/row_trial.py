@@ -99,16 +99,20 @@ def _captured(
 
 
 def _fastest(replays: Mapping[Fusions, Replay], seconds_of: SecondsOf) -> Fusions:
-    """Return the plan that takes the least time; none where that is not clearly less."""
+    """Time each plan in turn with the others, and choose one."""
     times: dict[Fusions, list[float]] = {plan: [] for plan in replays}
     for number in range(_ROUNDS + 1):
         for plan, replay in replays.items():
             took = seconds_of(replay)
             if number:  # the first has what is taken once
                 times[plan].append(took)
-    medians = {plan: median(each) for plan, each in times.items()}
-    best = min(medians, key=lambda plan: medians[plan])
-    return best if medians[best] <= WORTH_IT * medians[frozenset()] else frozenset()
+    return fastest_of({plan: median(each) for plan, each in times.items()})
+
+
+def fastest_of(seconds: Mapping[Fusions, float]) -> Fusions:
+    """Return the plan that takes the least time; none where that is not clearly less."""
+    best = min(seconds, key=lambda plan: seconds[plan])
+    return best if seconds[best] <= WORTH_IT * seconds[frozenset()] else frozenset()
 
 
 def _run(decoder: Decoder, stages: DecoderStages, attended: Tensor, residual: Tensor) -> None:

@@ -76,7 +76,9 @@ class InputBatch:
         is_plain = bool(self._is_plain[rows].all())
         reads_prompts = any(map(_reads_prompt, chunks[num_decodes:]))
         kept_at = None
-        if not batch.num_drafted:  # else the host finds out which of the tokens hold
+        if batch.num_drafted:  # the host finds out which of the tokens hold, and brings them
+            self._token_at[rows] = _NOWHERE
+        else:
             is_all = len(sampled) == len(chunks)
             samples = slice(None) if is_all else [chunk.samples for chunk in chunks]
             kept_at = rows[samples]

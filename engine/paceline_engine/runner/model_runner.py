@@ -146,7 +146,10 @@ class ModelRunner:
         masks = None
         if not inputs.is_plain:
             masks = self._mask_maker.begin(
-                inputs.sampled, self._decoder.config.vocab_size, num_chunks=len(batch.chunks)
+                inputs.sampled,
+                self._decoder.config.vocab_size,
+                drafts={chunk.request.id: chunk.draft for chunk in batch.drafted},
+                num_chunks=len(batch.chunks),
             )
         mode = self._mode(batch)
         inputs = self._told(inputs, mode)

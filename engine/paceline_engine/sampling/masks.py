@@ -1,12 +1,13 @@
 """Token bitmasks of constrained rows, computed while the model computes their scores.
 
 A step waits for them a part of its own time and no longer: a row whose mask is not ready sits the
-step out. Its mask goes on, and a later step takes it.
+step out. Its mask goes on, and a later step takes it. A row with a draft has a mask for each place
+where a token is chosen: behind the last known one, and behind each draft token.
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 import paceline_kernels
-from paceline_engine.core.constraint import Constraint, TokenBitmask, empty_bitmasks
+from paceline_engine.core.constraint import Constraint, DraftGivenUp, TokenBitmask, empty_bitmasks
 from paceline_engine.core.request import Request, State
 from paceline_engine.core.step_tensors import to_device
 from paceline_engine.errors import BadConstraint
@@ -35,16 +36,19 @@ _WHAT = "structured output"
 _EVERY_TOKEN = np.uint32(2**32 - 1)
 
 
-class _Mask:
-    """The next mask of one request, which a thread computes."""
+class _Masks:
+    """The next masks of one request, which a thread computes."""
 
-    def __init__(self, request: Request, constraint: Constraint, vocab_size: int) -> None:
+    def __init__(
+        self, request: Request, constraint: Constraint, draft: Sequence[int], vocab_size: int
+    ) -> None:
         self.request = request
-        self.bitmask: TokenBitmask = empty_bitmasks(1, vocab_size)[0]
+        self.draft = tuple(draft)
+        self.bitmasks = empty_bitmasks(1 + len(draft), vocab_size)
         self.num_output = request.num_output_tokens
         self._constraint = constraint
         self.took_s = 0.0
-        """Of its thread's own time, once it is done."""
+        """Of its thread's own time for each mask, once they are done."""
         self._clock: tuple[int, float] | None = None
         """The thread's clock, and what it showed at the start."""
         self.done: Future[None]
@@ -54,15 +58,24 @@ class _Mask:
         clock = time.pthread_getcpuclockid(threading.get_ident())
         self._clock = clock, time.clock_gettime(clock)
         output_ids = self.request.token_ids[self.request.num_prompt_tokens :]
-        self._constraint.fill_bitmask(output_ids, self.bitmask)
-        self.took_s = self._so_far_s(self._clock)
+        guide = self.request.guide
+        if self.draft and guide is not None:
+            guide.fill_bitmasks(output_ids, self.draft, self.bitmasks)
+        else:
+            self._constraint.fill_bitmask(output_ids, self.bitmasks[0])
+        self.took_s = self._so_far_s(self._clock) / len(self.bitmasks)
+
+    def are_of(self, request: Request, draft: Sequence[int]) -> bool:
+        """Tell whether they are what a step needs that has this draft, or more than that."""
+        is_of_now = self.num_output == request.num_output_tokens
+        return is_of_now and self.draft[: len(draft)] == tuple(draft)
 
     @property
     def is_stuck(self) -> bool:
         """Whether it has taken more than it may and is not done."""
         if self._clock is None or self.done.done():
             return False
-        return self._so_far_s(self._clock) > _MOST_MASK_S
+        return self._so_far_s(self._clock) > _MOST_MASK_S * len(self.bitmasks)
 
     def is_ready(self) -> bool:
         """Tell whether a step need not wait for it: it is done, called off or stuck."""
@@ -75,11 +88,19 @@ class _Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingMasks:
-    """The masks of one step, one for each constrained row."""
+class _Rows:
+    """Rows of a step that one request has, one after the other."""
 
-    masks: list[tuple[int, _Mask]]
-    """With the row of the step."""
+    first: int
+    count: int
+    masks: _Masks
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMasks:
+    """The masks of one step, of all constrained rows."""
+
+    rows: list[_Rows]
     has_others: bool
     """Whether the step computes anything else, which would wait for them."""
     maker: "MaskMaker"
@@ -94,30 +115,41 @@ class PendingMasks:
         `BadConstraint` for a grammar that costs too much.
         """
         self._wait()
-        words = []
-        for _, mask in self.masks:
-            if not mask.done.done():
-                self.late[mask.request.id] = mask.is_ready
-                words.append(np.full_like(mask.bitmask, _EVERY_TOKEN))
-                continue
-            self.maker.take(mask)
-            # A RuntimeError: it was given up before, and its matcher is still at work.
-            if isinstance(error := mask.done.exception(), ValueError | RuntimeError):
-                raise BadConstraint(mask.request.id, f"{_WHAT}: {error}") from error
-            mask.done.result()
-            words.append(mask.bitmask)
+        words = [self._words(of_request) for of_request in self.rows]
         number_of = {place: number for number, place in enumerate(places)}
-        rows = np.array([number_of[row] for row, _ in self.masks])
-        bits = to_device(np.stack(words).view("int32"), scores.device)
-        paceline_kernels.forbid(scores, to_device(rows, scores.device), bits)
+        numbers = [
+            number_of[place]
+            for rows in self.rows
+            for place in range(rows.first, rows.first + rows.count)
+        ]
+        bits = to_device(np.concatenate(words).view("int32"), scores.device)
+        paceline_kernels.forbid(scores, to_device(np.array(numbers), scores.device), bits)
+
+    def _words(self, rows: _Rows) -> TokenBitmask:  # [count, words]
+        """Take the masks of a request's rows; where there are none yet, leave the rows out."""
+        masks = rows.masks
+        bitmasks = masks.bitmasks[: rows.count]
+        if not masks.done.done():
+            self.late[masks.request.id] = masks.is_ready
+            return np.full_like(bitmasks, _EVERY_TOKEN)
+        self.maker.take(masks)
+        error = masks.done.exception()
+        if isinstance(error, DraftGivenUp):  # the row runs again, and no draft with it
+            self.late[masks.request.id] = masks.is_ready
+            return np.full_like(bitmasks, _EVERY_TOKEN)
+        # A RuntimeError: it was given up before, and its matcher is still at work.
+        if isinstance(error, ValueError | RuntimeError):
+            raise BadConstraint(masks.request.id, f"{_WHAT}: {error}") from error
+        masks.done.result()
+        return bitmasks
 
     def _wait(self) -> None:
         """Until all are done or the time is over; with nothing else to do, until one is."""
-        pending = {mask.done for _, mask in self.masks}
+        pending = {rows.masks.done for rows in self.rows}
         now = time.monotonic()
         until = now + max(_LEAST_WAIT_S, _WAIT_SHARE * (now - self.began))
         while pending:
-            some_are_done = self.has_others or len(pending) < len(self.masks)
+            some_are_done = self.has_others or len(pending) < len(self.rows)
             left_s = until - time.monotonic()
             if some_are_done and left_s <= 0:
                 break
@@ -129,10 +161,10 @@ class PendingMasks:
 
     def _raise_for_stuck(self) -> None:
         """Give up one that is stuck; what waits behind it is called off, and begun anew."""
-        for _, mask in self.masks:
-            if mask.is_stuck:
-                self.maker.give_up(mask)
-                raise BadConstraint(mask.request.id, f"{_WHAT}: the grammar is too complex")
+        for rows in self.rows:
+            if rows.masks.is_stuck:
+                self.maker.give_up(rows.masks)
+                raise BadConstraint(rows.masks.request.id, f"{_WHAT}: the grammar is too complex")
 
 
 class MaskMaker:
@@ -145,58 +177,66 @@ class MaskMaker:
 
     def __init__(self) -> None:
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._begun: dict[str, _Mask] = {}
+        self._begun: dict[str, _Masks] = {}
         """By request: masks that no step has taken yet."""
         self._slow: set[str] = set()
 
     def begin(
-        self, requests: Sequence[Request], vocab_size: int, *, num_chunks: int | None = None
+        self,
+        requests: Sequence[Request],
+        vocab_size: int,
+        *,
+        drafts: Mapping[str, Sequence[int]] | None = None,
+        num_chunks: int | None = None,
     ) -> PendingMasks | None:
         """Start on the masks of a step; None where no row has a constraint.
 
-        `num_chunks` are all chunks of the step, those that do not sample included.
+        `drafts` are those of requests that have one row more for each draft token, `num_chunks`
+        all chunks of the step, those that do not sample included.
         """
-        held = [
-            (row, request, request.constraint)
-            for row, request in enumerate(requests)
-            if request.constraint is not None
-        ]
+        held: dict[str, tuple[int, Request, Constraint]] = {}
+        for row, request in enumerate(requests):
+            if request.constraint is not None:
+                held.setdefault(request.id, (row, request, request.constraint))
         if not held:
             return None
         self._forget_finished()
-        masks = [
-            (row, self._begin(request, constraint, vocab_size)) for row, request, constraint in held
-        ]
+        rows = []
+        for first, request, constraint in held.values():
+            draft = drafts.get(request.id, ()) if drafts else ()
+            masks = self._begin(request, constraint, draft, vocab_size)
+            rows.append(_Rows(first, 1 + len(draft), masks))
         has_others = (num_chunks or len(requests)) > len(held)
-        return PendingMasks(masks, has_others, self, time.monotonic())
+        return PendingMasks(rows, has_others, self, time.monotonic())
 
     @property
     def has_stuck(self) -> bool:
         """Whether a mask has taken more than it may, of whichever request."""
-        return any(mask.is_stuck for mask in self._begun.values())
+        return any(masks.is_stuck for masks in self._begun.values())
 
-    def take(self, mask: _Mask) -> None:
-        """Forget a mask that a step has taken; was it slow, the request's next are made apart."""
-        self._begun.pop(mask.request.id, None)
-        if mask.took_s > _LEAST_WAIT_S:
-            self._slow.add(mask.request.id)
+    def take(self, masks: _Masks) -> None:
+        """Forget masks that a step has taken; were they slow, the request's next are made apart."""
+        self._begun.pop(masks.request.id, None)
+        if masks.took_s > _LEAST_WAIT_S:
+            self._slow.add(masks.request.id)
 
-    def give_up(self, mask: _Mask) -> None:
+    def give_up(self, masks: _Masks) -> None:
         """Leave the threads to themselves; what waits for one is called off."""
-        self._begun.pop(mask.request.id, None)
+        self._begun.pop(masks.request.id, None)
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)
         self._pools.clear()
 
-    def _begin(self, request: Request, constraint: Constraint, vocab_size: int) -> _Mask:
-        mask = self._begun.get(request.id)
-        is_of_now = mask is not None and mask.num_output == request.num_output_tokens
-        if mask is not None and is_of_now and not mask.done.cancelled():
-            return mask
-        mask = self._begun[request.id] = _Mask(request, constraint, vocab_size)
+    def _begin(
+        self, request: Request, constraint: Constraint, draft: Sequence[int], vocab_size: int
+    ) -> _Masks:
+        masks = self._begun.get(request.id)
+        if masks is not None and masks.are_of(request, draft) and not masks.done.cancelled():
+            return masks
+        masks = self._begun[request.id] = _Masks(request, constraint, draft, vocab_size)
         pool = self._threads("slow" if request.id in self._slow else "quick")
-        mask.done = pool.submit(mask.fill)
-        return mask
+        masks.done = pool.submit(masks.fill)
+        return masks
 
     def _threads(self, kind: str) -> ThreadPoolExecutor:
         if kind not in self._pools:
@@ -207,8 +247,8 @@ class MaskMaker:
         return self._pools[kind]
 
     def _forget_finished(self) -> None:
-        for name, mask in list(self._begun.items()):
-            if mask.request.state is State.FINISHED:
+        for name, masks in list(self._begun.items()):
+            if masks.request.state is State.FINISHED:
                 del self._begun[name]
                 self._slow.discard(name)
         if len(self._slow) > _MOST_REMEMBERED:

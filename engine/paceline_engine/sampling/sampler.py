@@ -83,9 +83,10 @@ class Sampler(Protocol):
         """Choose a token per row of `logits` [rows, vocab], which may be overwritten.
 
         `masks` are of the rows whose requests have a constraint. `ahead` are the tokens between a
-        request's last known one and the row, 0 where empty: the draft's tokens, of plain requests,
-        or the one that the call before has chosen. `parameters` are those of the rows where they
-        lie on a device, and None on a CPU. Waits for no device except for grammars' masks.
+        request's last known one and the row, 0 where empty: the draft's tokens, of requests that
+        ask for nothing but a draw and a form, or the one that the call before has chosen.
+        `parameters` are those of the rows where they lie on a device, and None on a CPU. Waits for
+        no device except for grammars' masks.
         """
         ...
 
@@ -104,13 +105,16 @@ class PreviousTokens:
     def arriving(
         self, requests: Sequence[Request], ahead: Sequence[int], device: torch.device
     ) -> Tensor:  # [rows] int64
-        """Return the token of each request that is on its way; -1 where `ahead` says none is."""
+        """Return the token of each request that is on its way; -1 where `ahead` says none is.
+
+        Behind a draft it means nothing: no request with a draft asks for what came before.
+        """
         if not any(ahead):
             return torch.full((len(requests),), -1, dtype=torch.int64, device=device)
         places = {id(request): place for place, request in enumerate(self.requests)}
         nobody = len(self.requests)  # the place behind the last: the -1 that is appended
         taken = [
-            places[id(request)] if coming else nobody
+            places.get(id(request), nobody) if coming else nobody
             for request, coming in zip(requests, ahead, strict=True)
         ]
         with_nobody = torch.cat((self.token_ids, self.token_ids.new_full((1,), -1)))

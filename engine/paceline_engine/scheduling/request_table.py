@@ -346,7 +346,7 @@ class RequestTable:
 
     def _settle_without_token(self, chunk: ScheduledChunk) -> None:
         """Take in a part of a prompt, or a row that sat the step out: its last token runs again."""
-        request, end = chunk.request, chunk.start + chunk.count
+        request, end = chunk.request, chunk.start + chunk.count - len(chunk.draft)
         if chunk.samples:
             end -= 1
             request.num_computed = end

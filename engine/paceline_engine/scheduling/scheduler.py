@@ -94,7 +94,7 @@ class ContinuousScheduler:
         request in flight are written to.
         """
         return (
-            self.speculation is not None
+            (self.speculation is not None and self.speculation.proposer is not None)
             or self.requests.blocks.swap.is_in_use
             or any(r.constraint is not None for r in self.requests.decoding.values())
             or self._may_displace(limits)
@@ -112,7 +112,11 @@ class ContinuousScheduler:
         shape = self._shape(len(decodes), context, paced, now)
         total = _step_tokens(self._pacer.token_total(shape, paced), shape, limits)
         drafts = _Drafts(decodes)
-        if self.speculation is not None and decodes:
+        if (
+            decodes
+            and self.speculation is not None
+            and self.speculation.is_for(chunk.request for chunk in decodes)
+        ):
             drafts = self._drafts(self.speculation, decodes, shape, total, paced)
         prefills: list[ScheduledChunk] = []
         if self.requests.has_prompts:
@@ -200,8 +204,6 @@ class ContinuousScheduler:
         Prompts keep half of the step's tokens, and all that they want where there is more.
         """
         left = total - len(decodes)
-        if shape.prefill_wanted and speculation.proposer.takes_time:
-            return _Drafts(decodes)
         asks = speculation.plan(
             [chunk.request for chunk in decodes],
             self._pacer,

@@ -65,6 +65,8 @@ def _chosen(engine: EngineSpec) -> dict[str, str | int | None]:
     if (gathering := engine.dynamic) != DynamicSpec():
         found["PACELINE_ENGINE_DYNAMIC_MAX_WAIT_S"] = f"{seconds(gathering.max_wait):g}"
         found["PACELINE_ENGINE_DYNAMIC_BUCKETS"] = str(gathering.buckets).lower()
+    if engine.kv_cache_memory is not None:
+        found["PACELINE_ENGINE_KV_CACHE_BYTES"] = int(amount(engine.kv_cache_memory))
     if engine.kv_cache_dtype != "Auto":
         found["PACELINE_ENGINE_KV_CACHE_DTYPE"] = engine.kv_cache_dtype.lower()
     if engine.speculative.method == "Draft":

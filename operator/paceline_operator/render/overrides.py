@@ -8,14 +8,14 @@ from paceline_api.pod_overrides import MOUNTS, ExtraVolume
 
 def with_variables(service: InferenceService, variables: list[Manifest]) -> list[Manifest]:
     """Add the engine's variables; one of a name that is there already replaces it."""
-    added = [_plain(variable) for variable in service.spec.pod_overrides.env or ()]
+    added = [plain(variable) for variable in service.spec.pod_overrides.env or ()]
     names = {variable["name"] for variable in added}
     return [*(one for one in variables if one["name"] not in names), *added]
 
 
 def tracing_variables(service: InferenceService) -> list[Manifest]:
     """List what the sidecar's environment says of traces."""
-    return [_plain(variable) for variable in service.spec.pod_overrides.sidecar_env or ()]
+    return [plain(variable) for variable in service.spec.pod_overrides.sidecar_env or ()]
 
 
 def with_groups(service: InferenceService, security: Manifest) -> Manifest:
@@ -28,9 +28,9 @@ def pod_fields(service: InferenceService) -> Manifest:
     """Render the fields of the pod's spec that nothing else writes."""
     wanted = service.spec.pod_overrides
     fields: Manifest = {
-        "imagePullSecrets": [_plain(secret) for secret in service.spec.image_pull_secrets or ()],
-        "hostAliases": [_plain(alias) for alias in wanted.host_aliases or ()],
-        "dnsConfig": _plain(wanted.dns_config) if wanted.dns_config else {},
+        "imagePullSecrets": [plain(secret) for secret in service.spec.image_pull_secrets or ()],
+        "hostAliases": [plain(alias) for alias in wanted.host_aliases or ()],
+        "dnsConfig": plain(wanted.dns_config) if wanted.dns_config else {},
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -56,7 +56,7 @@ def _source(volume: ExtraVolume) -> Manifest:
     return {"secret": {"secretName": volume.secret_name, "defaultMode": 0o440}}
 
 
-def _plain(part: Part) -> Manifest:
+def plain(part: Part) -> Manifest:
     """Leave empty lists out, as the API server does: each apply would be a write."""
     found = part.model_dump(by_alias=True, exclude_none=True)
     return {name: value for name, value in found.items() if value != []}

@@ -6,6 +6,7 @@ from paceline_api.inference_service import InferenceService
 from paceline_api.labels import ADMIN_TLS, TEMPLATE_HASH, Manifest, labels, selector
 from paceline_api.pod import environment
 from paceline_operator.render import overrides
+from paceline_operator.render.overrides import plain
 from paceline_operator.render.volumes import Volume, volumes
 
 _UID: Final = 65532
@@ -138,11 +139,14 @@ def _resources(service: InferenceService) -> Manifest:
             limits["cpu"] = str(wanted.cpu)
     if wanted.memory is not None:
         requests["memory"] = limits["memory"] = str(wanted.memory)
-    if wanted.gpu.count:
+    if wanted.gpu.count and not wanted.gpu.claim:
         requests[wanted.gpu.resource_name] = limits[wanted.gpu.resource_name] = str(
             wanted.gpu.count
         )
-    return {"requests": requests, "limits": limits}
+    resources: Manifest = {"requests": requests, "limits": limits}
+    if wanted.claims:
+        resources["claims"] = [plain(claim) for claim in wanted.claims]
+    return resources
 
 
 def _sidecar_resources(service: InferenceService) -> Manifest:
@@ -168,23 +172,29 @@ def _scheduling(service: InferenceService) -> Manifest:
             toleration.model_dump(by_alias=True, exclude_none=True)
             for toleration in wanted.tolerations or ()
         ],
+        "resourceClaims": [plain(claim) for claim in service.spec.resource_claims or ()],
         "affinity": wanted.affinity,
         "priorityClassName": wanted.priority_class_name,
         "runtimeClassName": wanted.runtime_class_name,
+        "schedulerName": wanted.scheduler_name,
         "topologySpreadConstraints": _spread(service),
     }
     return {name: value for name, value in fields.items() if value}
 
 
 def _spread(service: InferenceService) -> list[Manifest]:
-    if service.spec.scheduling.topology_spread == "None":
-        return []
-    is_required = service.spec.scheduling.topology_spread == "Required"
-    return [
-        {
-            "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
-            "whenUnsatisfiable": "DoNotSchedule" if is_required else "ScheduleAnyway",
-            "labelSelector": {"matchLabels": selector(service.metadata.name)},
-        }
-    ]
+    """Spread over nodes, and over what else the spec names; pods of the service count."""
+    wanted = service.spec.scheduling
+    found: list[Manifest] = []
+    if wanted.topology_spread != "None":
+        is_required = wanted.topology_spread == "Required"
+        found.append(
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "DoNotSchedule" if is_required else "ScheduleAnyway",
+            }
+        )
+    found += [plain(constraint) for constraint in wanted.topology_spread_constraints or ()]
+    own = {"labelSelector": {"matchLabels": selector(service.metadata.name)}}
+    return [constraint | own for constraint in found]

@@ -170,8 +170,16 @@ class LivePod:
             oldest_wait_s=load.oldest_waiting_s,
             output_tps=output_tps,
             prompt_tps=prompt_tps,
+            finished_rps=self._finished_rps(),
             kv_share=load.kv_used_blocks / num_blocks if num_blocks else None,
         )
+
+    def _finished_rps(self) -> float:
+        """Count the requests of the last minute that were served to their end, a second."""
+        begin = self._service.clock() - WINDOW_S
+        newest = self._service.ledger.requests.newest()
+        ended = takewhile(lambda record: record.finished_at >= begin, newest)
+        return sum(record.outcome == "ok" for record in ended) / WINDOW_S
 
     def _rates(self) -> tuple[float | None, float | None]:
         """Reckon output and prompt tokens a second over about ten seconds."""

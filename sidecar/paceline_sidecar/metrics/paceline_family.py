@@ -131,6 +131,7 @@ def _load(seen: Snapshot) -> Iterator[Family]:
     blocks = max(1, state.capacity.num_blocks)
     yield values(names.KV_USED, [((name,), load.kv_used_blocks / blocks)])
     yield values(names.KV_CACHED, [((name,), load.kv_cached_blocks / blocks)])
+    yield values(names.KV_UNFILLED, [((name,), load.kv_unfilled_tokens)])
 
 
 def _counters(seen: Snapshot) -> Iterator[Family]:

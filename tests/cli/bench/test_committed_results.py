@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paceline_cli.bench.compare_report import read_comparison
+from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
 
 RESULTS = Path(__file__).parents[3] / "benchmarks/results/cpu"

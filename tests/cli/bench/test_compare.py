@@ -10,14 +10,8 @@ from rich.console import Console
 from paceline_cli.__main__ import main
 from paceline_cli.bench.arms import STATIC_WAIT_S, arms
 from paceline_cli.bench.compare import table
-from paceline_cli.bench.compare_report import (
-    COMPARE_SCHEMA,
-    ArmResult,
-    Comparison,
-    Series,
-    series_of,
-    write_report,
-)
+from paceline_cli.bench.compare_report import write_report
+from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.measures import measure
 from paceline_cli.bench.trial import Trial
 from paceline_cli.traffic.client_health import ClientHealth

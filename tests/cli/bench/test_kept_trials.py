@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from paceline_cli.__main__ import main
-from paceline_cli.bench.compare_report import ArmResult
+from paceline_cli.bench.comparison import ArmResult
 from paceline_cli.bench.kept_trials import kept_trials, measurement
 from paceline_cli.bench.measures import measure
 from paceline_cli.bench.traffic_choice import TrafficChoice

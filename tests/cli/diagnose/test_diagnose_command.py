@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -162,3 +163,19 @@ def test_a_missing_token_file_is_named(folder: Path) -> None:
 
     assert result.exit_code == 1
     assert result.output == f"Error: --token-file {missing}: No such file or directory\n"
+
+
+def test_rates_and_the_turning_point_are_told_and_the_cost_where_there_is_a_price(
+    folder: Path,
+) -> None:
+    """The price is the running service's own, or the one that the option names."""
+    plain = run().output
+    priced = run("--price-per-hour", "5.796").output
+    found = state.find(folder / "paceline", None)
+    state.write(folder / "paceline", replace(found, price_per_hour=57.96))
+
+    assert "output tokens/s" in plain
+    assert "compute bounds it from 20 sequences on; now 8.0 sequences a step" in plain
+    assert "cost of 1M tokens" not in plain
+    assert "10.0 of output" in priced
+    assert "100 of output" in run().output

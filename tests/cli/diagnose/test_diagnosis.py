@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,3 +240,73 @@ def test_what_cannot_be_judged_says_why(changed: dict[str, Any], why: str) -> No
     """No figure is made of nothing."""
     with pytest.raises(UndiagnosableError, match=why):
         diagnosis(**changed)
+
+
+def test_the_share_of_bandwidth_and_arithmetic_is_that_of_a_known_device() -> None:
+    """Eight decodes in 50 ms read the weights once, and 2,000 tokens of KV, on an H100."""
+    info = answers.EngineInfo(
+        num_parameters=8 * 10**9,
+        weight_bytes=16 * 10**9,
+        kv_bytes_per_token=10**5,
+        device="cuda:NVIDIA H100 80GB HBM3",
+        dtype="bfloat16",
+    )
+
+    found = diagnosis(info=info).achieved
+
+    assert found is not None
+    assert found.gb_per_s == pytest.approx((16 + 1e-4 * 2008) / 0.05)
+    assert found.bandwidth_share == pytest.approx(found.gb_per_s / 3350)
+    attention = 4 * 3 * 10**5 / 4 * 2000
+    assert found.tflops == pytest.approx((2 * 8e9 * 8 + attention) / 0.05 / 1e12)
+    assert found.arithmetic_share == pytest.approx(found.tflops / 989)
+
+
+def test_ranks_share_the_work_and_their_bandwidths_add_up() -> None:
+    """The sizes are those of the whole model."""
+    info = answers.EngineInfo(
+        num_parameters=8 * 10**9, weight_bytes=16 * 10**9, device="cuda:NVIDIA H100"
+    )
+    two = msgspec.structs.replace(info, features=("tensor_parallel_size=2",))
+    one_share, two_shares = diagnosis(info=info).achieved, diagnosis(info=two).achieved
+
+    assert one_share is not None
+    assert two_shares is not None
+    assert one_share.bandwidth_share is not None
+    assert two_shares.bandwidth_share == pytest.approx(one_share.bandwidth_share / 2)
+
+
+def test_of_a_device_without_a_datasheet_no_share_is_guessed() -> None:
+    """A CPU's bandwidth is nowhere to be looked up; of a model of unknown size nothing is said."""
+    found = diagnosis(
+        info=answers.EngineInfo(num_parameters=10**6, weight_bytes=4 * 10**6, device="cpu")
+    ).achieved
+
+    assert found is not None
+    assert (found.bandwidth_share, found.arithmetic_share) == (None, None)
+    assert found.gb_per_s > 0
+    assert diagnosis(info=answers.EngineInfo(device="cpu")).achieved is None
+
+
+def test_decode_turns_where_the_fitted_model_says() -> None:
+    """30 ms for the weights, 2 ms for each token, 0.5 ms for 250 tokens of context."""
+    assert diagnosis().turning_batch == pytest.approx(30 / (2 - 2 * 0.25))
+    assert diagnosis(model=a_fit(valid=False)).turning_batch is None
+
+
+def test_tokens_are_those_of_the_decodes_and_the_first_ones() -> None:
+    """1,200 steps of eight decodes in a minute, and fifty requests; drafts count by acceptance."""
+    load = answers.Load(8, 0, 0, output_tokens=300, accepted_tokens=100)
+
+    assert diagnosis().throughput.output_tps == 161.0
+    assert diagnosis().throughput.finished_rps == 0.833
+    assert diagnosis(load=load).throughput.output_tps == 241.0
+    assert diagnosis().cost is None
+
+
+def test_a_price_gives_a_cost() -> None:
+    """161 tokens a second at 5.796 an hour."""
+    found = diagnose(a_telemetry(NOW, steps=steps(), requests=SERVED), price_per_hour=5.796).cost
+
+    assert found is not None
+    assert found.per_million_output == pytest.approx(10.0)

@@ -25,14 +25,15 @@ def quantized(x: Tensor) -> Fp8Rows:  # [rows, columns]
     return Fp8Rows(*paceline_kernels.quantize_rows(x), x.dtype)
 
 
-def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
+def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor, out: Tensor | None = None) -> Tensor:
     """Return rows times weights [out, columns] with a scale for each output: [rows, out].
 
-    Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
+    The result is in `out` where torch's product takes these scales. Sums are kept in float32:
+    Hopper's faster ones have 14 bits, too few for long rows.
     """
     if values.device.type == "cpu" and not _cpu_scales_rows():
         return multiply_then_scale(rows, values, scales)
-    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype)
+    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype, out=out)
 
 
 def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
@@ -43,8 +44,15 @@ def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor
 
 
 def _product(
-    codes: Tensor, values: Tensor, scale: Tensor, weight_scale: Tensor, dtype: torch.dtype
+    codes: Tensor,
+    values: Tensor,
+    scale: Tensor,
+    weight_scale: Tensor,
+    dtype: torch.dtype,
+    *,
+    out: Tensor | None = None,
 ) -> Tensor:
+    place = {} if out is None else {"out": out}
     y: Tensor = torch.ops.aten._scaled_mm(  # noqa: SLF001 - the only product of FP8 that torch has had since 2.11
         codes,
         values.t(),
@@ -52,6 +60,7 @@ def _product(
         scale_b=weight_scale,
         out_dtype=dtype,
         use_fast_accum=False,
+        **place,
     )
     return y
 

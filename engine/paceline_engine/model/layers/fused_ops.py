@@ -17,7 +17,7 @@ from paceline_engine.model.layers.fp8_rows import Fp8Rows
 from paceline_engine.model.layers.gated_linear import GatedLinear
 from paceline_engine.model.layers.linear import Linear, PlainLinear
 from paceline_engine.model.layers.lora_linear import LoraLinear
-from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear
+from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear, KernelLinear
 from paceline_engine.model.sharding import SummedLinear
 
 Taken = TypeVar("Taken")
@@ -63,7 +63,9 @@ class Normed(Generic[Taken]):
         product_out, sum_out = (None, None) if out is None else out
         normed, residual = self.norm(x, residual, self.weight, self.eps, sum_out)
         product = self.product
-        if isinstance(product, PlainLinear) and isinstance(normed, Tensor):
+        if isinstance(product, PlainLinear | KernelLinear) and isinstance(normed, Tensor):
+            return product(normed, product_out), residual
+        if isinstance(product, DynamicFp8Linear) and isinstance(normed, Tensor | Fp8Rows):
             return product(normed, product_out), residual
         return self.product(normed), residual
 
