@@ -47,7 +47,7 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not canary and not drain'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not fleet and not canary and not drain'
 	$(PY) -m pytest -m node
 
 # It lies on .venv: torch is there already, and whatever else both need.
@@ -69,6 +69,10 @@ e2e-gitops: install ## Flux applies the quickstart every few seconds while the t
 .PHONY: e2e-prometheus
 e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the chart's monitors, rules and metrics.
 	$(PY) -m pytest -m prometheus tests/e2e
+
+.PHONY: e2e-fleet
+e2e-fleet: install ## KEDA, with Prometheus and without, adds a pod under load and takes it away without a failed request.
+	$(PY) -m pytest -m fleet tests/e2e
 
 .PHONY: e2e-canary
 e2e-canary: install ## A slower engine's image on a real node is judged worse by its requests, and taken back.

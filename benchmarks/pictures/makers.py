@@ -8,6 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from autoscale.plots import draw_ramps
+from autoscale.ramp import ramps
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
 from pictures.batch_sweep import draw_batch_sweep
@@ -63,6 +65,12 @@ def _tuning(root: Path) -> None:
     draw_attainment(scores, _in(root, "docs/images/tuning/attainment.png"))
 
 
+def _autoscale(root: Path) -> None:
+    raw = json.loads((_RESULTS / "autoscale" / "autoscale.json").read_text())
+    drawn = ramps(raw["pod"]["capacity_rps"])
+    draw_ramps(raw, drawn, _in(root, "docs/images/autoscaling/ramps.png"))
+
+
 def _knees(root: Path) -> None:
     draw_knees(read_knees(), _in(root, "docs/images/knees.png"))
 
@@ -86,6 +94,7 @@ def _in(root: Path, name: str) -> Path:
 
 
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
+    (_autoscale, ("docs/images/autoscaling/ramps.png",)),
     (_soak, ("benchmarks/results/cpu/soak.svg",)),
     (_sim_to_real, ("docs/images/sim-to-real/figures.png",)),
     (

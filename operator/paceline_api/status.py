@@ -235,7 +235,7 @@ class TuningStatus(Part):
 
     summary: TuningSummary | None = None
     recommended_replicas: int | None = None
-    """Replicas with which the SLA would hold at the present load."""
+    """Replicas with which the SLA will hold when a pod that is asked for now is ready."""
     last_change_time: Time | None = None
     pods_omitted: int | None = None
     """Pods beyond the hundred that are listed."""

@@ -84,6 +84,8 @@ class ObservedPod:
     sidecar: ContainerStatus
     scheduled_at: datetime | None = None
     """When a node took it."""
+    started_in_s: float | None = None
+    """From its creation to its readiness; None while it is not ready."""
     has_sandbox: bool = True
     """Whether its volumes are mounted and its network is made."""
     gates: tuple[str, ...] = ()
@@ -195,6 +197,7 @@ def _pod(raw: Mapping[str, Any]) -> ObservedPod:
         engine=_container(status.get("containerStatuses", ()), "engine"),
         sidecar=_container(status.get("initContainerStatuses", ()), "sidecar"),
         scheduled_at=_since(scheduled) if scheduled.get("status") == "True" else None,
+        started_in_s=_started_in_s(metadata, conditions.get("Ready", _NO_STATE)),
         has_sandbox=conditions.get("PodReadyToStartContainers", {}).get("status") != "False",
         gates=tuple(gate["name"] for gate in raw.get("spec", {}).get("schedulingGates", ())),
         is_canary=CANARY in metadata.get("labels", {}),
@@ -212,6 +215,13 @@ def _admin_tls(spec: Mapping[str, Any]) -> bool:
 def _since(condition: Mapping[str, Any]) -> datetime | None:
     changed_at = condition.get("lastTransitionTime")
     return datetime.fromisoformat(changed_at) if changed_at else None
+
+
+def _started_in_s(metadata: Mapping[str, Any], ready: Mapping[str, Any]) -> float | None:
+    created_at, ready_at = metadata.get("creationTimestamp"), _since(ready)
+    if ready.get("status") != "True" or ready_at is None or not created_at:
+        return None
+    return (ready_at - datetime.fromisoformat(created_at)).total_seconds()
 
 
 def _container(statuses: Iterable[Mapping[str, Any]], name: str) -> ContainerStatus:

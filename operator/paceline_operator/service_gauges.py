@@ -33,7 +33,9 @@ class ServiceGauges:
             "Arrivals as a share of what the service's pods can serve within the SLA; may pass 1.",
         )
         self.recommended_replicas = self._gauge(
-            "recommended_replicas", "Pods that would serve the present arrivals within the SLA."
+            "recommended_replicas",
+            "Pods that would serve within the SLA what arrives when a pod that is asked for now is"
+            " ready.",
         )
         self.output_tps = self._gauge(
             "output_tokens_per_second",

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from statistics import median_low
 from typing import Final, Protocol
 
 from paceline_api.inference_service import InferenceService
@@ -15,7 +16,7 @@ from paceline_operator.admin_port import admin_target
 from paceline_operator.experiment_status import previous_report
 from paceline_operator.leader import Leader
 from paceline_operator.metrics import Metrics
-from paceline_operator.observe import Watched, observe
+from paceline_operator.observe import Observation, Watched, observe
 from paceline_operator.report_news import is_news
 from paceline_operator.rollout.step import trial_name
 from paceline_operator.sharding.shares import shard_of
@@ -225,5 +226,17 @@ class Tuning:
             previous_report=previous_report(tuning.experiment if tuning else None),
             image_trial=trial_name(rollout) if rollout and is_compared else "",
             image_trial_s=observation.service.spec.rollout.canary_seconds,
+            start_s=start_s(observation),
         )
         return observation.service.metadata.uid, target
+
+
+def start_s(observation: Observation) -> float:
+    """Return how long a pod takes from creation to readiness: the lower median of those there are.
+
+    One that lost its readiness and has it again seems to have started slowly: it is not believed
+    beyond what a start may take.
+    """
+    took_s = [pod.started_in_s for pod in observation.pods if pod.started_in_s is not None]
+    longest_s = observation.service.spec.rollout.startup_seconds
+    return float(min(median_low(took_s), longest_s)) if took_s else 0.0

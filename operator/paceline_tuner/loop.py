@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from msgspec import UNSET
 
 from paceline_tuner.annotations import Annotation, annotations
+from paceline_tuner.arrival_trend import ServiceArrivals
 from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.decision import Decision
@@ -32,6 +33,8 @@ from paceline_tuner.warm_start_store import LiveWarmStart, WarmStartStore
 from paceline_tuner.window import Evidence, Window
 
 _STALE_PERIODS = 3
+_HEARD_S = 30.0
+"""From a recommendation to the pod that it asks for: a scrape, and an autoscaler's own period."""
 _UNHELD_READS = 2
 """In succession: a read that follows a change at once may be a moment older than it."""
 
@@ -80,6 +83,7 @@ class _KnownService:
 
     pods: dict[str, _KnownPod] = field(default_factory=dict)
     report: ServiceReport | None = None
+    arrivals: ServiceArrivals = field(default_factory=ServiceArrivals)
 
 
 class TuningLoop:
@@ -114,7 +118,12 @@ class TuningLoop:
         experiment = self._experiments.observe(target, seen, self._clock())
         bases = [name for name, spec in specs.items() if not spec.is_candidate]
         images = self._image_trials.observe(target, bases, seen, self._clock())
-        summary = summarize(target, ticks, service.report, self._clock())
+        rates = {
+            tick.report.name: None if tick.error else tick.report.arrival_rps for tick in ticks
+        }
+        service.arrivals = service.arrivals.seen(rates, self._clock())
+        ahead_rps = service.arrivals.trend.ahead_rps(_HEARD_S + target.start_s)
+        summary = summarize(target, ticks, service.report, self._clock(), ahead_rps=ahead_rps)
         service.report = replace(summary, experiment=experiment, image_trial=images)
         return service.report
 

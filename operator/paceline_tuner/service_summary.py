@@ -36,9 +36,17 @@ class PodTick:
 
 
 def summarize(
-    target: ServiceTarget, ticks: Sequence[PodTick], last: ServiceReport | None, now: float
+    target: ServiceTarget,
+    ticks: Sequence[PodTick],
+    last: ServiceReport | None,
+    now: float,
+    *,
+    ahead_rps: float,
 ) -> ServiceReport:
-    """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds."""
+    """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds.
+
+    `ahead_rps` is what will arrive when a pod that is asked for now is ready.
+    """
     spec = target.spec
     decisions = [tick.decision for tick in ticks if not tick.error]
     is_seen = bool(decisions)
@@ -60,7 +68,7 @@ def summarize(
         observed=observed,
         capacity_rps=capacity_rps,
         utilization=arrivals_rps / capacity_rps if capacity_rps else None,
-        recommended_replicas=recommended_replicas(known, arrivals_rps),
+        recommended_replicas=recommended_replicas(known, ahead_rps),
         conditions=(
             telemetry_available(
                 [tick.error for tick in ticks],
@@ -83,7 +91,7 @@ def summarize(
 
 
 def recommended_replicas(capacities: Sequence[float], arrivals_rps: float) -> int | None:
-    """Pods that would serve the present load within the SLA; None without a capacity."""
+    """Pods that would serve these arrivals within the SLA; None without a capacity."""
     total = sum(capacities)
     if total <= 0:
         return None

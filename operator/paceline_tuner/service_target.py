@@ -43,3 +43,5 @@ class ServiceTarget:
     """Names the comparison of the canary's images with the others'; empty where there is none."""
     image_trial_s: float = 900.0
     """After this the canary's images are called no different."""
+    start_s: float = 0.0
+    """From a pod's creation to its readiness, as its pods took; 0 where that is not known."""

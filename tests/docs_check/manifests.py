@@ -22,6 +22,8 @@ OTHER_KINDS = {
     "Gateway": "the Gateway API's: its definition is not here",
     "HTTPRoute": "the Gateway API's: its definition is not here",
     "InferencePool": "the Gateway API's inference extension: its definition is not here",
+    "ScaledObject": "KEDA's: an API server with its definition checks it in tests/operator",
+    "Service": "Kubernetes' own: the API server checks it where tests apply it",
     "HorizontalPodAutoscaler": "Kubernetes' own: the API server checks it where tests apply it",
     "Job": "Kubernetes' own: the API server checks it where tests apply it",
     "Namespace": "Kubernetes' own, and has no fields",

@@ -16,13 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import yaml
 
 from local_cluster.cluster import Cluster
 from local_cluster.monitoring import LABELS, Stack, monitoring
 from paceline_testing.process_node import ProcessNode, process_node
+from paceline_testing.steady_clients import Clients
 from paceline_testing.waiting import wait_until
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(1200, func_only=True)]
@@ -87,48 +87,6 @@ def a_webhook() -> Iterator[Notifications]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-class Clients:
-    """Requests at a rate that may be changed, each to the next pod that a Service would choose."""
-
-    def __init__(self, node: ProcessNode) -> None:
-        self.rate_rps = 0.0
-        self.codes: list[int] = []
-        """Of each request; 0 where there was no answer."""
-        self._node = node
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._send, name="clients", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._over.set()
-        self._thread.join(60)
-
-    def _send(self) -> None:
-        number, next_at = 0, time.monotonic()
-        with httpx.Client(timeout=60) as client:
-            asking: list[threading.Thread] = []
-            while not self._over.is_set():
-                next_at += 1 / self.rate_rps if self.rate_rps else 0.2
-                self._over.wait(max(0.0, next_at - time.monotonic()))
-                urls = self._node.serving(HOME, NAME)
-                if not self.rate_rps or not urls:
-                    continue
-                number += 1
-                url = urls[number % len(urls)]
-                asking = [each for each in asking if each.is_alive()]
-                asking.append(threading.Thread(target=self._ask, args=(client, url, number)))
-                asking[-1].start()
-            for each in asking:
-                each.join(60)
-
-    def _ask(self, client: httpx.Client, url: str, number: int) -> None:
-        body = {"model": NAME, "prompt": f"Tell me about {number}.", "max_tokens": 16}
-        try:
-            self.codes.append(client.post(f"{url}/v1/completions", json=body).status_code)
-        except httpx.TransportError:
-            self.codes.append(0)
 
 
 @dataclass(frozen=True)
@@ -199,7 +157,7 @@ def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         cluster.kubectl("apply", "--filename=-", input=json.dumps(SERVICE))
         stack.begin_prometheus(jobs=JOBS)
         rules = yaml.safe_load((ROOT / "examples" / "prometheus-adapter.yaml").read_text())
-        clients = Clients(node)
+        clients = Clients(lambda: node.serving(HOME, NAME), NAME)
         clients.rate_rps = 3.0
         place = f"--namespace={HOME}"
         cluster.kubectl("wait", "--for=condition=Ready", f"pisvc/{NAME}", place, "--timeout=120s")

@@ -90,6 +90,14 @@ PROMETHEUS = Module(
 PROMETHEUS_ADAPTER = Module(
     name="prometheus-adapter", packages=("sigs.k8s.io/prometheus-adapter/cmd/adapter",)
 )
+# With the clients of some seventy services: a build of half an hour on one core.
+KEDA = Module(
+    name="keda",
+    packages=(
+        "github.com/kedacore/keda/v2/cmd/operator",
+        "github.com/kedacore/keda/v2/cmd/adapter",
+    ),
+)
 
 
 def built(module: Module) -> Path:

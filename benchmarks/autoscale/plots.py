@@ -1,0 +1,45 @@
+"""Pods that are ready over the time of the ramp, by what the autoscaler reads."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from autoscale.arms import ORACLE, OURS, TARGET, UTILIZATION
+from autoscale.horizontal import SYNC_S
+from autoscale.ramp import Ramp
+from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, styled
+
+_ARMS: Final = {
+    ORACLE: ("knows the ramp", INK, "-", 1.5),
+    OURS: ("recommendedReplicas", AFTER, "-", 2.5),
+    UTILIZATION: ("λ/λ*", AFTER, ":", 2.0),
+    "CPU at 80 %": ("CPU", FAINT, "-", 1.5),
+    "5 waiting requests a pod": ("queue", BEFORE, "-", 1.5),
+}
+_COLD_S: Final = 120.0
+
+
+def draw_ramps(raw: Mapping[str, Any], drawn: Mapping[str, Ramp], path: Path) -> None:
+    """Draw one panel for each ramp, the pods that the load needs below them."""
+    capacity_rps = raw["pod"]["capacity_rps"]
+    with styled():
+        figure = Figure(figsize=(11, 4.2), layout="constrained")
+        panels = figure.subplots(1, len(drawn))
+        for axes, (name, ramp) in zip(panels, drawn.items(), strict=True):
+            for row in raw["rows"]:
+                chosen = (row["ramp"], row["cold_s"], row["checks"]) == (name, _COLD_S, False)
+                if chosen and row["arm"] in _ARMS:
+                    label, colour, dash, width = _ARMS[row["arm"]]
+                    minutes = [SYNC_S * (n + 1) / 60 for n in range(len(row["ready"]))]
+                    line = {"color": colour, "ls": dash, "lw": width, "label": label}
+                    axes.step(minutes, row["ready"], where="post", **line)
+            at = [ramp.seconds * n / 200 for n in range(201)]
+            needed = [ramp.rate_rps(each) / (TARGET * capacity_rps) for each in at]
+            axes.fill_between([each / 60 for each in at], needed, color=FAINT, alpha=0.2, lw=0)
+            axes.set_title(f"From {name}, {_COLD_S:.0f} s to start (simulated)")
+            axes.set_xlabel("minutes")
+            axes.set_ylabel("pods that are ready")
+        panels[0].legend(frameon=False, loc="upper left", fontsize=8)
+        figure.savefig(path, dpi=110, metadata={"Software": None})
