@@ -51,6 +51,8 @@ CLASSES = (
     Class("make sbom", How.LONG),
     Class("make many-services", How.LONG),
     Class("make fleet PODS=3000 PROCESSES=2", How.LONG),
+    Class("make knees", How.LONG),
+    Class("make scenes", How.LONG),
     Class("make overload", How.LONG),
     Class("make chaos", How.LONG),
     Class("make sim-to-real", How.LONG),
