@@ -259,18 +259,22 @@ def main() -> None:
                 order = list(engines) if repeat % 2 else list(engines)[::-1]
                 pairs.append({arm: one(engines[arm]) for arm in order})
             rows.append(_row(name, load, pairs))
+            _write(arguments, model.info.dtype, rows)
             print({key: value for key, value in rows[-1].items() if key != "runs"}, flush=True)
+
+
+def _write(arguments: argparse.Namespace, dtype: str, measured: list[dict[str, Any]]) -> None:
+    """Write the table, with the rows of earlier runs that are not measured in this one."""
     is_lookup = arguments.method == "ngram"
     name = "speculation" if is_lookup else "speculation-draft"
-    rows = _kept(arguments.results / f"{name}.json", arguments.texts) + rows
+    rows = _sorted(_kept(arguments.results / f"{name}.json", measured) + measured)
     table = _table(rows)
-    print(table)
     arguments.results.mkdir(parents=True, exist_ok=True)
     drafted_by = "by prompt lookup" if is_lookup else _draft_words(arguments)
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
-        f"SmolLM2-135M-Instruct, {model.info.dtype}, greedy,"
+        f"SmolLM2-135M-Instruct, {dtype}, greedy,"
         f" {arguments.output_tokens} output tokens, drafts of {arguments.draft_tokens} tokens at"
         f" most {drafted_by}; medians of interleaved pairs.\n"
         f"JSON: {JSON_TOKENS} tokens at most, by a schema of six fields; drafts are what is looked"
@@ -287,10 +291,15 @@ def _sampling(case: Case, output_tokens: int) -> Sampling:
     return Sampling(max_tokens=output_tokens, temperature=0.0, ignore_eos=True)
 
 
-def _kept(path: Path, measured: list[str]) -> list[dict[str, Any]]:
-    """Read the rows of texts that were not measured this time."""
+def _kept(path: Path, measured: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Read the rows that were not measured this time."""
     rows = json.loads(path.read_text()) if path.exists() else []
-    return [row for row in rows if row["text"] not in measured]
+    replaced = {(row["text"], row["load"]) for row in measured}
+    return [row for row in rows if (row["text"], row["load"]) not in replaced]
+
+
+def _sorted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (list(CASES).index(row["text"]), row["load"]))
 
 
 def _draft_words(arguments: argparse.Namespace) -> str:
@@ -311,6 +320,7 @@ def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any
         "lowest": ratios[0],
         "highest": ratios[-1],
         "drafted": drafted,
+        "pairs": len(pairs),
         "accepted": sum(pair["on"].accepted for pair in pairs) / max(drafted, 1),
         "runs": [{name: asdict(one) for name, one in pair.items()} for pair in pairs],
     }
@@ -324,7 +334,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     lines += [
         f"| {row['text']} | {row['load']} | {row['off_tokens_per_s']:.1f}"
         f" | {row['on_tokens_per_s']:.1f} | {row['ratio']:.2f}"
-        f" | {row['lowest']:.2f} to {row['highest']:.2f} | {len(row['runs'])}"
+        f" | {row['lowest']:.2f} to {row['highest']:.2f} | {row['pairs']}"
         f" | {row['accepted']:.0%} of {row['drafted']} |"
         for row in rows
     ]

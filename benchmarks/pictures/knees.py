@@ -81,7 +81,7 @@ def _good(axis: Any, knee: Knee) -> None:
     axis.annotate(
         f"with the tuner {refused.refused:.0%} refused at {refused.load:g}",
         (refused.load, refused.good_per_s),
-        xytext=(0, -36), textcoords="offset points", ha="right", fontsize=8.5, color=FAINT,
+        xytext=(0, -62), textcoords="offset points", ha="right", fontsize=8.5, color=FAINT,
     )  # fmt: skip
     axis.set_ylim(0, 1.15 * max(each.good_per_s for each in knee.replays))
     axis.set_ylabel("answers within the SLA, a second")

@@ -81,7 +81,7 @@ class _Crowd:
             return now + _A_STEP
         jobs = self.engine.jobs["arrival_s"]
         later = [*jobs[jobs > now].tolist()[:1], *self.coming_s[:1], now + 1.0]
-        return max(now + _A_STEP, min(later))
+        return float(max(now + _A_STEP, min(later)))
 
     def ask_again(self) -> None:
         """Offer the next requests of who has ended and of who comes back."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from paceline_engine.pacing import make_pacer
 from paceline_sim.hardware import H100_8B
@@ -25,6 +26,7 @@ _LIMITS: Final = Limits(64, 8192, 50.0)
 _WINDOW_S, _PERIOD_S = 10.0, 2.5
 _SEEDS: Final = (1, 2, 3, 4, 5)
 _BATCH: Final = 1
+Bools = npt.NDArray[np.bool_]
 
 
 class FloodTrack(msgspec.Struct, frozen=True):
@@ -71,7 +73,11 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
         arrived.append(requests.arrival_s[~is_flood])
         ttft.append(engine.ttft_ms[~is_flood])
         jobs = engine.jobs[is_flood]
-        rates.append(_rate(jobs["first_s"], jobs["last_s"], requests.output[is_flood], at_s))
+        rates.append(
+            _rate(
+                jobs["first_s"], jobs["last_s"], requests.output[is_flood].astype(np.float64), at_s
+            )
+        )
         served_after.append(float(np.max(jobs["last_s"])) - FLOOD_S)
     arrived_s, ttft_ms = np.concatenate(arrived), np.concatenate(ttft)
     return FloodTrack(
@@ -84,7 +90,7 @@ def _track(name: str, at_s: Floats, *, has_lanes: bool) -> FloodTrack:
     )
 
 
-def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Floats]:
+def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Bools]:
     random = np.random.default_rng([seed, 10])
     at_s = arrivals(random, constant(_RPS), _DURATION_S)
     prompt, output, cached = CONVERSATION.draw(random, len(at_s))
@@ -94,15 +100,13 @@ def _requests(seed: int, *, has_lanes: bool) -> tuple[Requests, Floats]:
     order = np.argsort(all_s, kind="stable")
     is_flood = np.concatenate([np.zeros(len(at_s), np.bool_), np.ones(FLOOD, np.bool_)])[order]
     lane = np.where(is_flood & has_lanes, _BATCH, 0).astype(np.int8)
-    columns = (
-        np.concatenate(pair)[order]
-        for pair in (
-            (prompt, flood_prompt),
-            (output, flood_output),
-            (cached, np.zeros(FLOOD, np.int64)),
-        )
-    )
-    return Requests(all_s[order], *columns, lane), is_flood
+    return Requests(
+        all_s[order],
+        np.concatenate([prompt, flood_prompt])[order],
+        np.concatenate([output, flood_output])[order],
+        np.concatenate([cached, np.zeros(FLOOD, np.int64)])[order],
+        lane,
+    ), is_flood
 
 
 def _served(requests: Requests, seed: int) -> SimulatedEngine:

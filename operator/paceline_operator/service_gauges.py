@@ -99,10 +99,10 @@ class ServiceGauges:
                 report.capacity_rps,
                 report.utilization,
                 report.recommended_replicas,
-                given and given.output_tps,
-                given and given.finished_rps,
-                cost and cost.per_million_output,
-                cost and cost.per_million_total,
+                None if given is None else given.output_tps,
+                None if given is None else given.finished_rps,
+                None if cost is None else cost.per_million_output,
+                None if cost is None else cost.per_million_total,
             )
             for gauge, value in zip(shown, values, strict=True):
                 if value is not None:

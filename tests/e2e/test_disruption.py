@@ -212,6 +212,4 @@ def test_what_a_notice_is_too_short_for_is_told_so(steady: Steady) -> None:
 
     assert steady.node.overstayed == []
     assert {answer.ending for answer in long.answers} == {"told"}
-    assert {answer.said for answer in long.answers} == {
-        "The server went away before the answer was complete."
-    }
+    assert all("went away before the answer was complete" in each.said for each in long.answers)

@@ -236,7 +236,7 @@ def test_the_workload_says_what_is_in_its_way(pod: ObservedPod, reason: str) -> 
 )
 def test_a_gpu_by_claim_is_lacked_in_other_words(note: str, reason: str) -> None:
     """The scheduler names a resource, or no more than that claims cannot be met."""
-    claimed = {
+    claimed: dict[str, Any] = {
         "resources": {"gpu": {"claim": "gpu"}, "claims": [{"name": "gpu"}]},
         "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
     }

@@ -91,7 +91,7 @@ def tiny_grammars(folder: Path, tiny: TinyEngine) -> Grammars:
 
 
 def mask_of(matcher: TokenMatcher, output: Sequence[int]) -> TokenBitmask:
-    bitmask = empty_bitmasks(1, VOCAB_SIZE)[0]
+    bitmask: TokenBitmask = empty_bitmasks(1, VOCAB_SIZE)[0]
     matcher.fill_bitmask(output, bitmask)
     return bitmask
 
