@@ -1,19 +1,21 @@
-"""The laptop's part of docs/tutorial.md is run: what stands below each command is what it prints.
+"""docs/tutorial.md is run in order: what stands below each command is what it prints.
 
-`make docs-check` runs the cluster's part too. What is printed is written by
-`python -m docs_check --write docs/tutorial.md`.
+`python -m docs_check --write docs/tutorial.md` writes what it printed.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from docs_check.blocks import PAGES
 from docs_check.compared import missing
-from docs_check.run import problems, run, steps
+from docs_check.run import images_of, problems, run, steps
+from local_cluster.cluster import Cluster
 
 PAGE = next(page for page in PAGES if page.name == "tutorial.md")
-STEPS = [step for step in steps(PAGE) if not step.said.in_cluster]
+STEPS = steps(PAGE)
+SYSTEM = "paceline-system"
 
 
 def test_what_the_page_shows_is_what_it_is_compared_by() -> None:
@@ -30,9 +32,31 @@ def test_what_the_page_shows_is_what_it_is_compared_by() -> None:
 @pytest.mark.model
 @pytest.mark.slow
 def test_the_laptops_part_prints_what_the_page_says(tmp_path: Path) -> None:
+    todo = [step for step in STEPS if not step.said.in_cluster]
+
     wrong = {
         str(step): problem
-        for step, result in run(STEPS, tmp_path)
+        for step, result in run(todo, tmp_path)
+        if (problem := problems(step, result))
+    }
+    assert wrong == {}
+
+
+@pytest.fixture
+def emptied(node_cluster: Cluster) -> Iterator[Cluster]:
+    """A cluster from which the tutorial's service and chart are gone, however it ended."""
+    yield node_cluster
+    node_cluster.try_kubectl("delete", "pisvc", "--all", "--timeout=300s")
+    node_cluster.try_kubectl("delete", "namespace", SYSTEM, "--timeout=120s")
+
+
+@pytest.mark.node
+def test_the_clusters_part_prints_what_the_page_says(emptied: Cluster, tmp_path: Path) -> None:
+    todo = [step for step in STEPS if step.said.in_cluster]
+
+    wrong = {
+        str(step): problem
+        for step, result in run(todo, tmp_path, images_of(emptied))
         if (problem := problems(step, result))
     }
     assert wrong == {}
