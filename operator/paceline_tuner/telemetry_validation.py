@@ -29,6 +29,7 @@ _LARGEST = 1e9  # of any coefficient, count of tokens or time in milliseconds
 _LARGEST_COUNTER = 2**53
 _AHEAD_S = 1.0  # records may be a little newer than the answer's `now`
 _LARGEST_BIN = 3000
+_LEAST_ALPHA = 1e-4  # of less, bins are so narrow that a float cannot tell them apart
 _LARGEST_ALPHA = 0.1  # with the largest bin: below what a float can hold
 
 
@@ -193,7 +194,7 @@ def is_valid_slice(piece: SketchSlice, now: float) -> bool:
     return (
         math.isfinite(piece.start_at)
         and piece.start_at <= now + _AHEAD_S
-        and 0 < piece.alpha <= _LARGEST_ALPHA
+        and _LEAST_ALPHA <= piece.alpha <= _LARGEST_ALPHA
         and piece.zero >= 0
         and (not piece.bins or _are_bins(piece.bins))
     )

@@ -96,6 +96,8 @@ async def test_an_unchanged_report_is_as_new_as_its_round() -> None:
         fleet.lead()
         await until(lambda: fleet.heard.reports)
         await until(lambda: next(iter(fleet.heard.reports.values())).acknowledged)
+        # A rate needs two answers.
+        await until(lambda: next(iter(fleet.heard.reports.values())).throughput is not None)
         before = next(iter(fleet.heard.reports.values()))
 
         await until(lambda: next(iter(fleet.heard.reports.values())).at > before.at + 1.0)

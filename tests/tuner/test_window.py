@@ -157,3 +157,16 @@ def test_an_answer_without_a_clock_is_asked_for_again() -> None:
     evidence = window.evidence(60.0)
     assert evidence is not None
     assert len(evidence.steps) == 100
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1e-17, 1e-9, 0.5], ids=str)
+def test_slices_whose_bins_a_float_cannot_tell_apart_are_left_out(alpha: float) -> None:
+    """A pod that sends them must not break the tuner: a gap's bin would be sought by dividing."""
+    lie = SketchSlice("itl_ms", "interactive", 95.0, alpha, 0, {10: 5})
+    window = Window()
+
+    window.add(a_telemetry(100.0, sketches=(lie,)))
+
+    evidence = window.evidence(60.0)
+    assert evidence is not None
+    assert evidence.slices == ()
