@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from autoscale.arms import ARMS, OURS, UTILIZATION, pods_for
 from autoscale.fleet import Fleet
@@ -81,11 +81,10 @@ def main() -> None:
     pod = asyncio.run(settle())
     print(pod, flush=True)
     small, large = ramps(pod.capacity_rps)
-    rows: list[Row] = []
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    raw: dict[str, Any] = {"pod": asdict(pod), "rows": []}
     for row in _rows(pod, small, large):
-        rows.append(row)
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        raw = {"pod": asdict(pod), "rows": [asdict(row) for row in rows]}
+        raw["rows"].append(asdict(row))
         (RESULTS / "autoscale.json").write_text(json.dumps(raw) + "\n")
     (RESULTS / "autoscale.md").write_text(page(raw))
 

@@ -79,7 +79,7 @@ def _good(axis: Any, knee: Knee) -> None:
         )
     refused = max(knee.replays, key=lambda each: each.load if each.arm == TUNED else 0.0)
     axis.annotate(
-        f"with the tuner {refused.refused:.0%} refused at {refused.load:g}",
+        f"tuner: {refused.refused:.0%} refused at {refused.load:g}",
         (refused.load, refused.good_per_s),
         xytext=(0, -62), textcoords="offset points", ha="right", fontsize=8.5, color=FAINT,
     )  # fmt: skip

@@ -42,7 +42,20 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
             )
     if decision.is_proven and not body and limits.certified != limits.requested:
         body["certified"] = True
-    return {**body, "epoch": limits.epoch + bool(body), "lease_s": LEASE_S}
+    return {
+        **body,
+        **_capacity(limits, decision),
+        "epoch": limits.epoch + bool(body),
+        "lease_s": LEASE_S,
+    }
+
+
+def _capacity(limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
+    """Tell λ*, which the pod's answers report to gateways: it is no limit, and no change of one."""
+    capacity_rps = decision.prediction.capacity_rps
+    if limits.capacity_rps is UNSET or not capacity_rps:
+        return {}
+    return {"capacity_rps": capacity_rps}
 
 
 def renewal(epoch: int) -> dict[str, object]:

@@ -92,6 +92,8 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     batch_sla: SlaValues | None = None
     reason: str | UnsetType = UNSET
     """Unset by a sidecar that refuses to be told why."""
+    capacity_rps: float | UnsetType | None = UNSET
+    """λ* as the pod was told it; unset by a sidecar that refuses to be told."""
     admission: AdmissionValues = AdmissionValues()
 
 

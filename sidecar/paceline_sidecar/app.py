@@ -60,7 +60,7 @@ def create_public_app(service: Service, settings: SidecarSettings, *, batch_dir:
         stays = settings.batch_dir is not None
         secret = persistent_secret(batch_dir) if stays else None
         keys = BearerKeys(settings.api_keys_file, secret)
-    endpoint = Endpoint(service, keys, settings.max_body_bytes)
+    endpoint = Endpoint(service, keys, settings.max_body_bytes, settings.load_report)
     # Whoever reaches this port may scrape it: the names of callers are not for them.
     app = _app(service, settings, by_key=False)
     app.include_router(completions_router(endpoint))

@@ -48,10 +48,18 @@ class LimitsBody(msgspec.Struct, frozen=True):
     """The batch lane's own targets; null where it is judged by `sla`."""
     reason: str = ""
     """Why these limits, as it was said with them."""
+    capacity_rps: float | None = None
+    """λ* as it was told; null while nobody has said it, or the lease that came with it is lost."""
 
 
 def limits_body(
-    state: LimitsState, config: HotConfig, *, instance: str, now: float, reason: str
+    state: LimitsState,
+    config: HotConfig,
+    *,
+    instance: str,
+    now: float,
+    reason: str,
+    capacity_rps: float | None,
 ) -> LimitsBody:
     """Describe what holds now."""
     expires_at = state.lease_expires_at
@@ -72,6 +80,7 @@ def limits_body(
         instance=instance,
         batch_sla=config.batch_sla,
         reason=reason,
+        capacity_rps=capacity_rps,
     )
 
 

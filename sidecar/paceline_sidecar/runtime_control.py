@@ -56,6 +56,7 @@ class RuntimeControl:
             instance=held.instance,
             now=self._service.clock(),
             reason=self.log.reason(held.state.epoch),
+            capacity_rps=self._service.load_meter.capacity_rps(self._service.backend.view),
         )
 
     async def patch(self, patch: LimitsPatch) -> LimitsBody:
@@ -77,6 +78,8 @@ class RuntimeControl:
                     self.log.expect(patch.epoch, patch.reason)
                 await self._apply(patch, patch.epoch)
                 self._patched = True
+            if patch.capacity_rps is not None:
+                self._service.load_meter.told(patch.capacity_rps, self._held().instance)
             return self.state()
 
     async def configure(self) -> None:

@@ -141,6 +141,8 @@ class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=
     epoch: Annotated[int, Meta(ge=0, le=2**62)]
     instance: Annotated[str, Meta(max_length=256)] | None = None
     """The engine that it is meant for; None where the caller does not say."""
+    capacity_rps: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """λ*: requests a second that this pod can serve within the SLA. Taken with renewals, too."""
     reason: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     """Why these limits, for a person."""
 

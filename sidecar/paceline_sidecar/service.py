@@ -18,6 +18,7 @@ from paceline_sidecar.backend import Backend, EngineView
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.exchange import Exchange
 from paceline_sidecar.hot_config import HotConfig
+from paceline_sidecar.load_report import Load, LoadMeter
 from paceline_sidecar.metrics.ledger import Ledger
 from paceline_sidecar.text.codec import Codec
 from paceline_sidecar.tracing.trace import Tracing
@@ -52,6 +53,7 @@ class Service:
         self.admission = AdmissionControl(clock)
         self.outage = Outage(clock)
         self.key_gate = KeyGate(clock)
+        self.load_meter = LoadMeter(clock)
         self.ledger = Ledger()
         self.clock = clock
         self.tracing: Tracing | None = None
@@ -171,6 +173,10 @@ class Service:
             raise Unavailable("engine_stalled" if stalled else "engine_starting", f"{reason}.")
         return self._serving
 
+    def load(self) -> Load:
+        """Return what answers say of this pod's load."""
+        return self.load_meter.load(self.backend.view, self.ledger, self.admission.queue.requests)
+
     @property
     def codec(self) -> Codec | None:
         """Return the served model's tokenizer and template; None before there is one."""
@@ -179,11 +185,14 @@ class Service:
     def began(self, exchange: Exchange) -> None:
         """Note that an exchange runs."""
         self.exchanges.add(exchange)
+        self.load_meter.began()
         self.idle.clear()
 
     def ended(self, exchange: Exchange) -> None:
         """Note that an exchange is over."""
-        self.exchanges.discard(exchange)
+        if exchange in self.exchanges:
+            self.exchanges.remove(exchange)
+            self.load_meter.ended()
         if not self.exchanges:
             self.idle.set()
 

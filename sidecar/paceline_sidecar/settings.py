@@ -44,6 +44,8 @@ class SidecarSettings(BaseSettings):
     """Serve `/openapi.json` and `/docs`."""
     vllm_metrics: bool = True
     """Expose the `vllm:` family beside `paceline_*`."""
+    load_report: bool = True
+    """Tell the load with every answer of the OpenAI API, as `endpoint-load-metrics` (ORCA)."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
     """A client that takes nothing of its answer for this long has left."""
     header_timeout_s: float = Field(default=10.0, gt=0, le=3600)

@@ -112,15 +112,20 @@ def problems(step: Step, result: Result) -> list[str]:
 def rewritten(text: str, page: Path, results: list[tuple[Step, Result]]) -> str:
     """Return the page with the outputs that were printed; blocks of which nothing was run stay."""
     lines = text.splitlines(keepends=True)
-    by_line: dict[int, list[tuple[Step, Result]]] = {}
+    # By its commands, not its line: whoever edits the page meanwhile moves the lines.
+    printed: dict[str, list[tuple[Step, Result]]] = {}
     for step, result in results:
-        by_line.setdefault(step.block.line, []).append((step, result))
+        printed.setdefault(_commands(step.block), []).append((step, result))
     for block in reversed(blocks(page, text)):
-        if block.line in by_line:
+        if block.language == "console" and _commands(block) in printed:
             first = block.line - 1
-            written = "".join(_shown(step, result) for step, result in by_line[block.line])
+            written = "".join(_shown(step, result) for step, result in printed[_commands(block)])
             lines[first : first + block.text.count("\n")] = [written]
     return "".join(lines)
+
+
+def _commands(block: Block) -> str:
+    return "\n".join(each.command for each in exchanges(block.text))
 
 
 def _shown(step: Step, result: Result) -> str:

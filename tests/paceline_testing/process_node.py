@@ -242,7 +242,7 @@ class ProcessNode:
         if pod.leaves_at is None or pod.killed_at is None:
             grace_s = pod.manifest["metadata"]["deletionGracePeriodSeconds"]
             pod.leaves_at = time.monotonic() + _DRAIN_AFTER_S
-            pod.killed_at = time.monotonic() + grace_s
+            pod.killed_at = time.monotonic() + float(grace_s)
         if time.monotonic() < pod.leaves_at:
             return False
         if time.monotonic() > pod.killed_at and not pod.is_drained:

