@@ -116,6 +116,7 @@ class Outcome:
     tokens_per_s: float
     drafted: int
     accepted: int
+    steps: int
 
 
 def model_for(method: str, quantization: Quantization, draft_layers: int | None) -> LoadedModel:
@@ -175,7 +176,7 @@ def run(
     constraint: Callable[[], Constraint] | None,
 ) -> Outcome:
     """Keep `load` requests in the engine until every prompt is answered."""
-    before = engine.load()
+    before, steps_before = engine.load(), engine.counters.steps
     waiting = [
         (
             Submit(f"{before.output_tokens}-{i}", ids, sampling),
@@ -198,6 +199,7 @@ def run(
         tokens_per_s=(after.output_tokens - before.output_tokens) / seconds,
         drafted=after.draft_tokens - before.draft_tokens,
         accepted=after.accepted_tokens - before.accepted_tokens,
+        steps=engine.counters.steps - steps_before,
     )
 
 
@@ -320,7 +322,6 @@ def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any
         "lowest": ratios[0],
         "highest": ratios[-1],
         "drafted": drafted,
-        "pairs": len(pairs),
         "accepted": sum(pair["on"].accepted for pair in pairs) / max(drafted, 1),
         "runs": [{name: asdict(one) for name, one in pair.items()} for pair in pairs],
     }
@@ -334,7 +335,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
     lines += [
         f"| {row['text']} | {row['load']} | {row['off_tokens_per_s']:.1f}"
         f" | {row['on_tokens_per_s']:.1f} | {row['ratio']:.2f}"
-        f" | {row['lowest']:.2f} to {row['highest']:.2f} | {row['pairs']}"
+        f" | {row['lowest']:.2f} to {row['highest']:.2f} | {len(row['runs'])}"
         f" | {row['accepted']:.0%} of {row['drafted']} |"
         for row in rows
     ]

@@ -242,16 +242,7 @@ def drafted(text: str, load: int) -> dict[str, Any]:
 def speculation() -> list[str]:
     one, many = (drafted("repetitive", load)["ratio"] for load in (1, 16))
     prose = [drafted("prose", load)["ratio"] for load in (1, 16)]
-    form = [drafted("json", load)["ratio"] for load in (1, 16)]
-    forced = [drafted("json, forced alone", load)["ratio"] for load in (1, 8)]
-    return [
-        times(one),
-        times(many),
-        f"{prose[0]:.2f}",
-        times(prose[1]),
-        *map(times, form),
-        *map(times, forced),
-    ]
+    return [times(one), times(many), f"{prose[0]:.2f}", times(prose[1])]
 
 
 def scene(name: str) -> dict[str, Any]:
