@@ -1,4 +1,4 @@
-"""What is compared: the same controller on different metrics, and who knows the ramp."""
+"""The autoscalers that are compared: one controller on several metrics, and one with foresight."""
 
 import math
 from collections.abc import Callable, Mapping

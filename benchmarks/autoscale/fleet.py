@@ -40,7 +40,7 @@ class Fleet:
     requests: Requests
     scaler: Scaler
     settled: Settled
-    """Of one pod; the fleet's own pods are tuned where `is_tuned`."""
+    """One pod at rest; the pods of the fleet are tuned where `is_tuned`."""
     cold_s: float
     is_tuned: bool
     now: float = 0.0

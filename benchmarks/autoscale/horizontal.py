@@ -28,7 +28,7 @@ class Seen:
     waiting: int = 0
     in_flight: int = 0
     busy: Sequence[float] = ()
-    """Of each ready pod, the share of the time in which it computes."""
+    """The share of the time in which each ready pod computes."""
 
 
 class Metric(Protocol):
@@ -58,7 +58,7 @@ class ByAverage:
     """An External metric with a target of type AverageValue: so much for each pod."""
 
     field: str
-    """Of `Seen`."""
+    """Name of the field of `Seen` that is read."""
     each: float
     up_tolerance: float = _TOLERANCE
     """How far more than wanted is let be."""
