@@ -11,7 +11,7 @@ Of a structured output some tokens are forced by its grammar (`guided.py`). They
 same price, with a chance of 1, where no proposer drafts anything too.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from math import inf
@@ -60,10 +60,6 @@ class Speculation:
         """Start from the chance that the proposer assumes."""
         self.guided = GuidedProposer(self.proposer, begin_thread=self.begin_thread)
         self.acceptance = Acceptance(self.guided.first_chance)
-
-    def is_for(self, requests: Iterable[Request]) -> bool:
-        """Tell whether any of the requests may get a draft."""
-        return self.proposer is not None or any(each.guide is not None for each in requests)
 
     def plan(
         self,

@@ -83,6 +83,7 @@ class ContinuousScheduler:
     ) -> None:
         self.requests = requests
         self.speculation = speculation
+        self._guesses = speculation is not None and speculation.proposer is not None
         self._pacer = pacer
         self._fair_share = FairShare()
         self._prefills = Prefills(requests, self._fair_share)
@@ -94,7 +95,7 @@ class ContinuousScheduler:
         request in flight are written to.
         """
         return (
-            (self.speculation is not None and self.speculation.proposer is not None)
+            self._guesses
             or self.requests.blocks.swap.is_in_use
             or any(r.constraint is not None for r in self.requests.decoding.values())
             or self._may_displace(limits)
@@ -112,11 +113,8 @@ class ContinuousScheduler:
         shape = self._shape(len(decodes), context, paced, now)
         total = _step_tokens(self._pacer.token_total(shape, paced), shape, limits)
         drafts = _Drafts(decodes)
-        if (
-            decodes
-            and self.speculation is not None
-            and self.speculation.is_for(chunk.request for chunk in decodes)
-        ):
+        may_draft = self._guesses or any(each.request.guide is not None for each in decodes)
+        if decodes and may_draft and self.speculation is not None:
             drafts = self._drafts(self.speculation, decodes, shape, total, paced)
         prefills: list[ScheduledChunk] = []
         if self.requests.has_prompts:
