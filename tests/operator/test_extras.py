@@ -19,7 +19,7 @@ _ADDRESSES = ("Service", "quick-pods")
 _POLICY, _POOL = ("BackendTrafficPolicy", "quick"), ("InferencePool", "quick")
 _BOTH = frozenset({"PodMonitor", "PrometheusRule"})
 _ALL = _BOTH | {"BackendTrafficPolicy", "InferencePool"}
-_TOLD = {
+_TOLD: dict[str, object] = {
     "gateway": "EnvoyGateway",
     "inferencePool": {"endpointPickerRef": {"name": "picker", "port": {"number": 9002}}},
 }
