@@ -12,6 +12,7 @@ from balancing.results import Run
 from balancing.sessions import Sessions, Traffic
 from paceline_sim.hardware import Hardware
 
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """Some of the fleet's pods, all alike."""
@@ -61,13 +62,15 @@ def play(
     """Offer the requests to the pods, by the policy."""
     settled = [kind.settled for kind in kinds for _ in range(kind.count)]
     devices = [kind.hardware for kind in kinds for _ in range(kind.count)]
-    pods = Pods([
-        Pod(
-            an_engine(device, each, seed=1000 * seed + number),
-            Meter(each) if has_reports else None,
-        )
-        for number, (device, each) in enumerate(zip(devices, settled, strict=True))
-    ])
+    pods = Pods(
+        [
+            Pod(
+                an_engine(device, each, seed=1000 * seed + number),
+                Meter(each) if has_reports else None,
+            )
+            for number, (device, each) in enumerate(zip(devices, settled, strict=True))
+        ]
+    )
     for turn in offered.before:
         pods.pods[policy.choose(turn, pods)].remember(turn)
     for turn in offered.turns:
@@ -85,8 +88,7 @@ def _counted(pods: Pods, settled: Sequence[Settled], times: Times, seed: int) ->
     ttft_s = jobs["first_s"] - jobs["arrival_s"]
     is_begun = ~np.isnan(jobs["scheduled_s"])
     used = [
-        len(mine) / seconds / one.capacity_rps
-        for (mine, _), one in zip(each, settled, strict=True)
+        len(mine) / seconds / one.capacity_rps for (mine, _), one in zip(each, settled, strict=True)
     ]
     return Run(
         seed=seed,
@@ -103,4 +105,3 @@ def _counted(pods: Pods, settled: Sequence[Settled], times: Times, seed: int) ->
 
 def _quantile(values: np.ndarray, quantile: float) -> float:
     return float(np.nanquantile(values, quantile))
-

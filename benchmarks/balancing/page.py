@@ -15,6 +15,7 @@ from balancing.policies import (
 )
 from balancing.results import ALIKE, MIXED, Results, Row
 
+_FULL: Final = 0.95
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "balancing.md"
 TITLES: Final = {
     ALIKE: "Fifty pods that are alike",
@@ -25,22 +26,24 @@ TITLES: Final = {
 def page(alike: Results, mixed: Results) -> str:
     """Write Markdown, one sentence a line."""
     fast, slow = mixed.parts
-    return "\n".join([
-        _HEAD,
-        _HOW.format(
-            rps=fast.capacity_rps,
-            batch=fast.max_batch_size,
-            budget=fast.token_budget,
-            slow_rps=slow.capacity_rps,
-            ratio=fast.capacity_rps / slow.capacity_rps,
-        ),
-        f"## {TITLES[ALIKE]}\n\n{_table(alike)}",
-        _alike(alike),
-        f"## {TITLES[MIXED]}\n\n{_table(mixed)}",
-        _mixed(mixed),
-        _chosen(alike, mixed),
-        _LIMITS,
-    ])
+    return "\n".join(
+        [
+            _HEAD,
+            _HOW.format(
+                rps=fast.capacity_rps,
+                batch=fast.max_batch_size,
+                budget=fast.token_budget,
+                slow_rps=slow.capacity_rps,
+                seeds=len(alike.rows[0].runs),
+                ratio=fast.capacity_rps / slow.capacity_rps,
+            ),
+            f"## {TITLES[ALIKE]}\n\n{_table(alike)}",
+            _alike(alike),
+            f"## {TITLES[MIXED]}\n\n{_table(mixed)}",
+            _mixed(mixed),
+            _LIMITS,
+        ]
+    )
 
 
 _HEAD: Final = """# Balancing policies
@@ -61,7 +64,7 @@ _HOW: Final = """## What is played
 * **Prefix caches** have the KV memory that no running request holds, and drop what was unused for longest. Five minutes of requests fill them before a run; 90 seconds of a run are counted.
 * **Policies**: *round robin*; *least request*, the less busy of two that are drawn; a *hash ring* of 1,024 places by session or by the prompt's beginning, which is its application; and *weights by utilization*, Envoy's client-side weighted round robin. A weight is `rps_fractional / application_utilization` of the pod's newest report, cut to a whole number of at least 1, worked out every second, from ten seconds after the first report; reports are made by [the sidecar's own code](gateways.md#what-each-answer-says-of-the-load). Eight workers of the gateway each take turns by themselves.
 
-The tables give medians of three seeds, with the range in brackets. TTFT is that of answered requests; a refused one is a miss. Utilization is λ/λ\\* of the pod that got least, the middle one and the one that got most.
+The tables give medians of {seeds} seeds, with the range in brackets. TTFT is that of answered requests; a refused one is a miss. Utilization is λ/λ\\* of the pod that got least, the middle one and the one that got most.
 """
 
 _LIMITS: Final = """## What this does not show
@@ -99,12 +102,33 @@ def _percent(share: float) -> str:
 
 
 def _alike(results: Results) -> str:
-    return ""
+    turns, session, prefix = (
+        results.at(name, _FULL) for name in (ROUND_ROBIN, BY_SESSION, BY_PREFIX)
+    )
+    least, weights = results.at(LEAST_REQUEST, _FULL), results.at(BY_UTILIZATION, _FULL)
+    return f"""* **Weights by utilization are round robin here.** Pods of one λ\\* have one weight: at 95 % {_met(weights)} are within the SLA, and {_met(turns)} in turn.
+* **Least request** compares what is inside a pod, which is mostly answers under way and says little of the prompts that wait: {_met(least)}, and a p99 of {_p99(least)} where round robin has {_p99(turns)}.
+* **Hashing by session** finds {session.median("hits"):.0%} of the prompt tokens in caches, where round robin finds {turns.median("hits"):.0%}: half of the first tokens come within {session.median("ttft_p50_s"):.2f} s in place of {turns.median("ttft_p50_s"):.2f} s. Its shares are uneven, as the ring's are and as sessions are: the pod that gets most has {session.used()[2]:.2f} times its λ\\* at 95 %, and {_met(session)} are within the SLA.
+* **Hashing by the prompt's beginning** finds most ({prefix.median("hits"):.0%}) and is the most uneven ({prefix.used()[2]:.2f} times λ\\*), since a popular application has one pod: {_met(prefix)} at 95 %.
+"""
 
 
 def _mixed(results: Results) -> str:
-    return ""
+    turns, least, session, prefix, weights, finer = (
+        results.at(name, _FULL)
+        for name in (ROUND_ROBIN, LEAST_REQUEST, BY_SESSION, BY_PREFIX, BY_UTILIZATION, FINER)
+    )
+    fast, slow = results.parts
+    return f"""* **Round robin** gives slow pods as much as fast ones, {turns.used()[2]:.2f} times what they can serve at 95 %: {_met(turns)} within the SLA, and {results.at(ROUND_ROBIN, 0.7).median("attained"):.1%} even at 70 %.
+* **Least request** notices a slow pod by what piles up in it: {_met(least)} at 95 %.
+* **Weights by utilization** know what each can serve: {_met(weights)} at 95 %, the best of those that do not hash. Envoy cuts a weight to a whole number, so {fast.capacity_rps:.2f} and {slow.capacity_rps:.2f} requests a second weigh {int(fast.capacity_rps)} and {max(1, int(slow.capacity_rps))}, and the slow pods get {weights.used()[2]:.2f} times their λ\\*; with weights a hundred times as fine it would be {finer.used()[2]:.2f}, and {_met(finer)}. The smaller λ\\* is, the more this costs.
+* **Hashing** knows no capacity, and its slow pods get up to {session.used()[2]:.2f} (session) and {prefix.used()[2]:.2f} (beginning) times the λ\\* that they have without hits. With hits of {session.median("hits"):.0%} and {prefix.median("hits"):.0%} there is so much less to compute that {_met(session)} and {_met(prefix)} are within the SLA.
+"""
 
 
-def _chosen(alike: Results, mixed: Results) -> str:
-    return ""
+def _met(row: Row) -> str:
+    return f"{row.median('attained'):.1%}"
+
+
+def _p99(row: Row) -> str:
+    return f"{row.median('ttft_p99_s'):.2f} s"

@@ -65,9 +65,7 @@ def an_engine(hardware: Hardware, settled: Settled | None, seed: int) -> Simulat
 
     Who has waited for 0.7 of the TTFT target is refused, which stands for the sidecar's forecast.
     """
-    capacity = hardware.capacity(
-        max_batch_size=256, max_token_budget=8192, max_model_len=16_384
-    )
+    capacity = hardware.capacity(max_batch_size=256, max_token_budget=8192, max_model_len=16_384)
     pacer: Pacer | SettledPacer
     if settled is None:
         pacer = make_pacer(hardware.model_info(16_384), capacity)
@@ -173,9 +171,7 @@ class Meter:
     def watch(self, jobs: Records, now_s: float) -> None:
         """Count, in the order of time, who began, was answered and ended until now."""
         events = [(at, 0, place) for at, place in _taken(self._unbegun, jobs, "scheduled_s", now_s)]
-        events += [
-            (at, 1, place) for at, place in _taken(self._unanswered, jobs, "first_s", now_s)
-        ]
+        events += [(at, 1, place) for at, place in _taken(self._unanswered, jobs, "first_s", now_s)]
         events += [(at, 2, place) for at, place in _taken(self._unended, jobs, "finished_s", now_s)]
         for at, kind, place in sorted(events):
             self._now_s = at

@@ -150,7 +150,9 @@ _POLICIES: Final[Mapping[str, Callable[[_Chances], Iterable[Policy]]]] = {
     ROUND_ROBIN: lambda each: (RoundRobin(chance.randrange(_MOST_PICKED)) for chance in each),
     LEAST_REQUEST: lambda each: (LeastRequest(chance) for chance in each),
     BY_SESSION: lambda each: (RingHash(lambda turn: f"session {turn.session}") for _ in each),
-    BY_PREFIX: lambda each: (RingHash(lambda turn: f"application {turn.application}") for _ in each),
+    BY_PREFIX: lambda each: (
+        RingHash(lambda turn: f"application {turn.application}") for _ in each
+    ),
     BY_UTILIZATION: _by_utilization,
     FINER: lambda each: _by_utilization(each, 100),
 }

@@ -7,8 +7,8 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 
 from balancing.page import TITLES
-from balancing.policies import BY_PREFIX, BY_SESSION, BY_UTILIZATION, LEAST_REQUEST, ROUND_ROBIN
 from balancing.pods import TTFT_MS
+from balancing.policies import BY_PREFIX, BY_SESSION, BY_UTILIZATION, LEAST_REQUEST, ROUND_ROBIN
 from balancing.results import Results, Row
 from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, plain_log_ticks, styled
 
@@ -29,7 +29,7 @@ def draw_balancing(fleets: Sequence[Results], path: Path) -> None:
         figure = Figure(figsize=(9, 6.8), layout="constrained")
         axes = figure.subplots(2, len(fleets), sharex=True, sharey="row")
         figure.suptitle(
-            "Simulated: fifty replicas by the gateway's policy, medians and range of three seeds",
+            "Simulated: fifty replicas by the gateway's policy, medians and ranges over seeds",
             x=0.01, ha="left", fontsize=12, fontweight="bold",
         )  # fmt: skip
         for column, results in enumerate(fleets):
