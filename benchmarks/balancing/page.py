@@ -34,7 +34,7 @@ def page(alike: Results, mixed: Results) -> str:
                 batch=fast.max_batch_size,
                 budget=fast.token_budget,
                 slow_rps=slow.capacity_rps,
-                seeds=len(alike.rows[0].runs),
+                seeds=_seeds(alike, mixed),
                 ratio=fast.capacity_rps / slow.capacity_rps,
             ),
             f"## {TITLES[ALIKE]}\n\n{_table(alike)}",
@@ -64,7 +64,7 @@ _HOW: Final = """## What is played
 * **Prefix caches** have the KV memory that no running request holds, and drop what was unused for longest. Five minutes of requests fill them before a run; 90 seconds of a run are counted.
 * **Policies**: *round robin*; *least request*, the less busy of two that are drawn; a *hash ring* of 1,024 places by session or by the prompt's beginning, which is its application; and *weights by utilization*, Envoy's client-side weighted round robin. A weight is `rps_fractional / application_utilization` of the pod's newest report, cut to a whole number of at least 1, worked out every second, from ten seconds after the first report; reports are made by [the sidecar's own code](gateways.md#what-each-answer-says-of-the-load). Eight workers of the gateway each take turns by themselves.
 
-The tables give medians of {seeds} seeds, with the range in brackets. TTFT is that of answered requests; a refused one is a miss. Utilization is λ/λ\\* of the pod that got least, the middle one and the one that got most.
+The tables give medians over {seeds}, with the range in brackets. TTFT is that of answered requests; a refused one is a miss. Utilization is λ/λ\\* of the pod that got least, the middle one and the one that got most.
 """
 
 _LIMITS: Final = """## What this does not show
@@ -74,6 +74,15 @@ _LIMITS: Final = """## What this does not show
 * **The gateway's other ways are left out**: bounded loads (`hash_balance_factor`), Maglev, zones, and retries. Nor is there an endpoint picker that reads the pods' queues and caches.
 * **What hits are worth depends on the prompts.** Here most of a prompt was said before. Without shared beginnings, hashing keeps its uneven shares and has nothing for them.
 """
+
+
+def _seeds(*fleets: Results) -> str:
+    counts = [len(each.rows[0].runs) for each in fleets]
+    return (
+        "one seed"
+        if max(counts) == 1
+        else " and ".join(f"{count} seeds" for count in sorted(set(counts)))
+    )
 
 
 def _table(results: Results) -> str:

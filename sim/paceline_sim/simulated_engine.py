@@ -152,9 +152,9 @@ class SimulatedEngine:
         self._num_offered += len(requests)
 
     def offer_one(self, arrival_s: float, *, prompt: int, output: int, cached: int = 0) -> None:
-        """Let one more interactive request come, as `offer` does, at a tenth of its cost.
+        """Let one more interactive request come, as `offer` does without copying all.
 
-        Room is made for many at a time: rows that nobody has come in yet, which never arrive.
+        Room is made for many at a time: rows in which nobody has come yet, and which never arrive.
         """
         number = self._num_offered
         if prompt < 1 or output < 1 or not 0 <= cached < prompt:
