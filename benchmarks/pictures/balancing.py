@@ -74,5 +74,5 @@ def _shown(value: float, figure: str) -> float:
 
 def _target(axis: Any, value: float, text: str) -> None:
     axis.axhline(value, color=INK, ls=":", lw=1)
-    axis.annotate(text, (0.01, value), xycoords=axis.get_yaxis_transform(), xytext=(0, 3),
+    axis.annotate(text, (0.16, value), xycoords=axis.get_yaxis_transform(), xytext=(0, 3),
                   textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
