@@ -14,7 +14,10 @@ from balancing.weights import Report, Reports, Schedule, next_update
 class Backends(Protocol):
     """What a gateway knows of the pods."""
 
-    names: tuple[str, ...]
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the pods' names, in the order of their numbers."""
+        ...
 
     def active(self, pod: int, now_s: float) -> int:
         """Count the requests that the pod was given and has not ended."""
