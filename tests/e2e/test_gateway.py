@@ -92,11 +92,6 @@ def ask(client: httpx.Client, count: int, **headers: str) -> Counter[int]:
     )
 
 
-def tell_capacity(pod: ScriptedPod, capacity_rps: float) -> None:
-    change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
-    assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
-
-
 def test_a_header_and_a_path_choose_the_service(world: World, client: httpx.Client) -> None:
     """Small requests go to `chat-small` alone; a path that no rule knows is nobody's."""
     assert ask(client, 10, **_SMALL) == {200: 10}
@@ -109,34 +104,51 @@ def test_a_header_and_a_path_choose_the_service(world: World, client: httpx.Clie
     assert client.post("/v2/completions", json=_CHAT).status_code == 404
 
 
-def test_pods_get_what_they_report_and_the_canary_gets_its_weight(
-    world: World, client: httpx.Client
-) -> None:
-    """Weights choose between services, and reports between the pods of each.
+def shares(world: World, client: httpx.Client) -> tuple[int, int, int]:
+    """Ask 300 times; how many came to the first pod of `chat`, to its second and to `chat-next`."""
+    pods = [*world.services["chat"], *world.services["chat-next"]]
+    before = [len(pod.engine.submitted) for pod in pods]
+    assert ask(client, 300) == {200: 300}
+    first, second, candidate = (
+        len(pod.engine.submitted) - had for pod, had in zip(pods, before, strict=True)
+    )
+    return first, second, candidate
 
-    λ* of the candidate is greater than that of all others: it still gets a tenth.
-    """
+
+def tell_capacities(world: World) -> None:
+    """λ* of the candidate is greater than that of all others."""
     slow, fast = world.services["chat"]
     (candidate,) = world.services["chat-next"]
     for pod, capacity_rps in ((slow, 2), (fast, 18), (candidate, 100)):
-        tell_capacity(pod, capacity_rps)
+        change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
+        assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
 
-    def shares() -> tuple[int, int, int]:
-        before = [len(pod.engine.submitted) for pod in (slow, fast, candidate)]
-        assert ask(client, 300) == {200: 300}
-        after = [len(pod.engine.submitted) for pod in (slow, fast, candidate)]
-        of_slow, of_fast, of_candidate = (
-            now - then for now, then in zip(after, before, strict=True)
-        )
-        return of_slow, of_fast, of_candidate
 
-    wait_until(lambda: shares()[0] <= 60, within_s=180)  # the reports count
-    of_slow, of_fast, of_candidate = shares()
+def test_pods_get_what_they_report_and_the_canary_gets_its_weight(
+    world: World, client: httpx.Client
+) -> None:
+    """Weights choose between services, and reports between the pods of each."""
+    tell_capacities(world)
+    wait_until(lambda: shares(world, client)[0] <= 60, within_s=180)  # the reports count
 
-    assert of_slow + of_fast + of_candidate == 300
+    of_slow, of_fast, of_candidate = shares(world, client)
+
     assert 5 <= of_slow <= 60  # of 270 a tenth
     assert of_fast >= 180
     assert 10 <= of_candidate <= 60  # of 300 a tenth; by its report it would be 250
+
+
+def test_without_filters_reports_alone_decide(world: World) -> None:
+    """It is why the example has them: one Envoy cluster holds the pods of both services."""
+    routes = example("routes.yaml")
+    for route in routes:
+        for rule in route["spec"].get("rules", ()):
+            for reference in rule["backendRefs"]:
+                reference.pop("filters", None)
+    tell_capacities(world)
+
+    with world.behind([*routes, *example("balance.yaml")]) as client:
+        wait_until(lambda: shares(world, client)[2] >= 200, within_s=180)
 
 
 def test_the_load_stays_behind_the_gateway_and_the_service_is_named(client: httpx.Client) -> None:
