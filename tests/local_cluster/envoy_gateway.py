@@ -96,7 +96,7 @@ def _configuration(folder: Path) -> Manifest:
                 "infrastructure": {"type": "Host", "host": host},
             },
         },
-        "extensionApis": {"enableBackend": True},
+        "extensionApis": {"enableBackend": True, "enableEnvoyPatchPolicy": True},
     }
 
 
