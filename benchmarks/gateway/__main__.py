@@ -29,8 +29,8 @@ from paceline_cli.traffic.calibration import machine
 from paceline_testing.running_sidecar import free_port
 
 RESULTS: Final = Path(__file__).parents[1] / "results" / "gateway"
-_TTFT_S: Final = 2.0
-_WARM_S: Final = 8.0
+_TTFT_S: Final = 4.0
+_WARM_S: Final = 5.0
 """The reports' weights count after a second; the caches of a new traffic are empty."""
 _ENGINE: Final = {"PACELINE_ENGINE_MAX_BATCH_SIZE": "8"}
 _QUERIES: Final = "paceline_prefix_query_tokens_total"
@@ -98,7 +98,7 @@ async def measure(repeats: int, seconds: float, sessions_per_s: float) -> list[R
                 rows = []
                 for repeat in range(repeats):
                     for policy in POLICIES:
-                        turns = plan(f"{policy} {repeat}", seconds, sessions_per_s)
+                        turns = plan(repeat, f"{policy} {repeat}", seconds, sessions_per_s)
                         before = [await pod.metrics() for pod in (fast, slow)]
                         asked = await play(url + path_of(policy), turns)
                         grown = await _grown((fast, slow), before)
@@ -125,7 +125,7 @@ def table(rows: Sequence[Row], where: str) -> str:
         own = [one for one in rows if one.policy == policy]
 
         def middle(name: str, own: Sequence[Row] = own) -> float:
-            return statistics.median(getattr(one, name) for one in own)
+            return statistics.median(float(getattr(one, name)) for one in own)
 
         refused = statistics.median(one.refused / one.requests for one in own)
         lines.append(
@@ -140,8 +140,8 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(prog="gateway", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=32.0, help="of each policy's traffic")
-    parser.add_argument("--sessions-per-s", type=float, default=0.5)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each policy's traffic")
+    parser.add_argument("--sessions-per-s", type=float, default=0.35)
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     load = os.getloadavg()[0]

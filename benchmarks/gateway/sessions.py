@@ -16,11 +16,11 @@ from gateway.policies import SESSION_HEADER
 from overload.asking import MODEL
 
 _WORDS: Final = ("sea", "hill", "lamp", "road", "tree", "wind", "stone", "bread", "glass", "door")
-_FIRST_WORDS: Final = 120
-_MORE_WORDS: Final = 30
+_FIRST_WORDS: Final = 80
+_MORE_WORDS: Final = 20
 _TURNS: Final = 4
-_BETWEEN_TURNS_S: Final = 4.0
-_OUTPUT_TOKENS: Final = 12
+_BETWEEN_TURNS_S: Final = 3.0
+_OUTPUT_TOKENS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Asked:
     ttft_s: float | None
 
 
-def plan(name: str, seconds: float, sessions_per_s: float) -> list[Turn]:
-    """Draw sessions as a Poisson process; `name` is the seed, and makes prompts its own."""
-    source = random.Random(name)
+def plan(seed: int, name: str, seconds: float, sessions_per_s: float) -> list[Turn]:
+    """Draw sessions as a Poisson process; `name` makes the prompts unlike those of others."""
+    source = random.Random(seed)
     turns: list[Turn] = []
     began_s = source.expovariate(sessions_per_s)
     while began_s < seconds:

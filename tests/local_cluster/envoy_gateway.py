@@ -40,7 +40,7 @@ def envoy_gateway(folder: Path, objects: Sequence[Manifest], port: int) -> Itera
     with locked("envoy-gateway-ports"):
         _make_certificates(gateway, folder / "config")
         with log.open("wb") as out:
-            command = [gateway, "server", "--config-path", config]
+            command = [str(gateway), "server", "--config-path", str(config)]
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
             wait_until(
@@ -114,7 +114,7 @@ def _envoy_version() -> str:
 
 def _make_certificates(gateway: Path, config: Path) -> None:
     """Make those by which the gateway and its Envoy know each other."""
-    command = [gateway, "certgen", "--local", "--config-home", config]
+    command = [str(gateway), "certgen", "--local", "--config-home", str(config)]
     subprocess.run(command, check=True, capture_output=True)
 
 
