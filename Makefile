@@ -47,7 +47,7 @@ types: install ## mypy --strict and pyright.
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not fleet and not canary and not drain'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not fleet and not canary and not drain and not gateway'
 	$(PY) -m pytest -m node
 
 # It lies on .venv: torch is there already, and whatever else both need.
@@ -81,6 +81,10 @@ e2e-canary: install ## A slower engine's image on a real node is judged worse by
 .PHONY: e2e-drain
 e2e-drain: install ## Pods leave in four ways on a whole Kubernetes, each under a thousand requests, and in five beside a control plane.
 	$(PY) -m pytest -m drain tests/e2e
+
+.PHONY: e2e-gateway
+e2e-gateway: install ## A real Envoy Gateway, without a cluster, does in front of sidecars what examples/gateway says.
+	$(PY) -m pytest -m gateway tests/e2e
 
 .PHONY: quick
 quick: install ## The inner loop, in 90 seconds: style, layers, types, and the fast tests.

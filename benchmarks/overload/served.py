@@ -11,10 +11,11 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 import httpx
@@ -104,11 +105,13 @@ class Served:
 
 
 @asynccontextmanager
-async def served(out: Path) -> AsyncIterator[Served]:
-    """Serve until the block is left; logs go to `out`."""
+async def served(
+    out: Path, *, ttft_s: float = TTFT_S, engine_settings: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[Served]:
+    """Serve until the block is left; logs go to `out`, settings add to those of every run."""
     with tempfile.TemporaryDirectory(prefix="pl-") as folder:
         run_dir = Path(folder)  # short: the path of a Unix socket may have 107 bytes
-        (run_dir / "runtime.json").write_text(json.dumps({"sla": {"ttft_p99_ms": TTFT_S * 1e3}}))
+        (run_dir / "runtime.json").write_text(json.dumps({"sla": {"ttft_p99_ms": ttft_s * 1e3}}))
         service = Served(run_dir, _free_port())
         sidecar = {
             "PACELINE_SIDECAR_RUN_DIR": folder,
@@ -118,7 +121,9 @@ async def served(out: Path) -> AsyncIterator[Served]:
             "PACELINE_SIDECAR_SERVED_NAME": MODEL,
             "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": f"{folder}/runtime.json",
         }
-        engine = _ENGINE | {
+        engine = {
+            **_ENGINE,
+            **engine_settings,
             "PACELINE_ENGINE_RUN_DIR": folder,
             "PACELINE_ENGINE_TERMINATION_LOG": f"{folder}/termination-log",
         }

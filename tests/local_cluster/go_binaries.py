@@ -99,6 +99,10 @@ KEDA = Module(
     ),
 )
 
+ENVOY_GATEWAY = Module(
+    name="envoy-gateway", packages=("github.com/envoyproxy/gateway/cmd/envoy-gateway",)
+)
+
 
 def built(module: Module) -> Path:
     """Return the folder of the module's binaries; build them first if the cache lacks them."""

@@ -8,7 +8,7 @@ from typing import Final
 from local_cluster.cluster import Cluster
 from local_cluster.go_binaries import module_folder
 
-_ENVOY_GATEWAY: Final = (
+ENVOY_GATEWAY: Final = (
     "github.com/envoyproxy/gateway",
     "v1.9.1",
     "h1:vAVp6/AlBXJ1aOhp1mxL7fNEzVEfjADUguUhm2wzxQY=",
@@ -39,7 +39,7 @@ def kinds_of_gateways(cluster: Cluster) -> Iterator[None]:
 
 
 def _definitions() -> list[Path]:
-    gateway, extension = module_folder(*_ENVOY_GATEWAY), module_folder(*_INFERENCE_EXTENSION)
+    gateway, extension = module_folder(*ENVOY_GATEWAY), module_folder(*_INFERENCE_EXTENSION)
     return [
         gateway / "charts/gateway-helm/charts/crds/crds/generated" / _POLICIES,
         extension / "config/crd/bases" / _POOLS,

@@ -4,13 +4,10 @@ Each pod is a whole sidecar in front of a scripted engine.
 """
 
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +16,17 @@ import pytest
 import yaml
 
 from paceline_testing.envoy import envoy
-from paceline_testing.running_sidecar import Sidecar, start_sidecar
-from paceline_testing.scripted_engine import ScriptedEngine
+from paceline_testing.scripted_pod import ScriptedPod, scripted_pod
 from paceline_testing.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gateway" / "balance.yaml"
 _CHAT = {"model": "scripted", "prompt": "Hi"}
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
-    sidecar: Sidecar
-    engine: ScriptedEngine
-
-
-@contextmanager
-def a_pod() -> Iterator[Pod]:
-    path = Path(tempfile.mkdtemp(prefix="pl-"))  # short: a socket's path may have 107 bytes
-    with ScriptedEngine(path) as engine:
-        sidecar = start_sidecar(path)
-        try:
-            wait_until(sidecar.ready)
-            yield Pod(sidecar, engine)
-        finally:
-            if sidecar.thread.is_alive():
-                sidecar.leave()
-            sidecar.join()
-    shutil.rmtree(path)
-
-
 @pytest.fixture
-def pods() -> Iterator[list[Pod]]:
+def pods() -> Iterator[list[ScriptedPod]]:
     with ExitStack() as stack:
-        yield [stack.enter_context(a_pod()) for _ in range(2)]
+        yield [stack.enter_context(scripted_pod()) for _ in range(2)]
 
 
 def policy() -> dict[str, Any]:
@@ -63,13 +38,13 @@ def policy() -> dict[str, Any]:
 
 
 @pytest.fixture
-def gateway(pods: list[Pod]) -> Iterator[httpx.Client]:
-    ports = [pod.sidecar.settings.port for pod in pods]
+def gateway(pods: list[ScriptedPod]) -> Iterator[httpx.Client]:
+    ports = [pod.port for pod in pods]
     with envoy(ports, policy()) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 
 
-def has_learned(pods: list[Pod], client: httpx.Client) -> bool:
+def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
     """Ask a batch; whether the busier pod got its small share of it."""
     before = [len(pod.engine.submitted) for pod in pods]
     for _ in range(50):
@@ -79,7 +54,7 @@ def has_learned(pods: list[Pod], client: httpx.Client) -> bool:
 
 
 def test_pods_get_requests_by_the_capacity_that_they_report(
-    pods: list[Pod], gateway: httpx.Client
+    pods: list[ScriptedPod], gateway: httpx.Client
 ) -> None:
     """Of λ* 2 and 18 the second pod gets nine requests for each one of the first."""
     for pod, capacity_rps in zip(pods, (2, 18), strict=True):
@@ -105,7 +80,7 @@ def test_the_report_stays_behind_the_gateway(gateway: httpx.Client) -> None:
     assert answer.headers["x-request-id"]
 
 
-def test_a_stream_passes_as_it_comes(pods: list[Pod], gateway: httpx.Client) -> None:
+def test_a_stream_passes_as_it_comes(pods: list[ScriptedPod], gateway: httpx.Client) -> None:
     """The first pieces are there while the engine still holds the rest."""
     for pod in pods:
         pod.engine.script.hold_after = 2
@@ -120,7 +95,7 @@ def test_a_stream_passes_as_it_comes(pods: list[Pod], gateway: httpx.Client) -> 
     assert is_held
 
 
-def test_a_503_is_tried_on_the_other_pod(pods: list[Pod], gateway: httpx.Client) -> None:
+def test_a_503_is_tried_on_the_other_pod(pods: list[ScriptedPod], gateway: httpx.Client) -> None:
     """A pod whose engine is gone says 503 with Retry-After before any part of an answer."""
     pods[0].engine.stop()
     wait_until(lambda: not pods[0].sidecar.ready())
@@ -132,17 +107,18 @@ def test_a_503_is_tried_on_the_other_pod(pods: list[Pod], gateway: httpx.Client)
     assert Counter(answer.status_code for answer in answers) == {200: 20}
 
 
-def test_a_pod_that_is_down_costs_no_request(pods: list[Pod], gateway: httpx.Client) -> None:
+def test_a_pod_that_is_down_costs_no_request(
+    pods: list[ScriptedPod], gateway: httpx.Client
+) -> None:
     """A refused connection is tried on the other one, too."""
-    pods[0].sidecar.leave()
-    pods[0].sidecar.thread.join(30)
+    pods[0].stop()
 
     answers = [gateway.post("/v1/completions", json=_CHAT) for _ in range(20)]
 
     assert Counter(answer.status_code for answer in answers) == {200: 20}
 
 
-def test_a_429_is_passed_on_with_its_time(pods: list[Pod], gateway: httpx.Client) -> None:
+def test_a_429_is_passed_on_with_its_time(pods: list[ScriptedPod], gateway: httpx.Client) -> None:
     """No second pod is asked: an overload must not be doubled."""
     full = {"epoch": 2, "lease_s": 600, "admission": {"max_queued_requests": 1}}
     for pod in pods:
@@ -158,19 +134,11 @@ def test_a_429_is_passed_on_with_its_time(pods: list[Pod], gateway: httpx.Client
             pod.engine.script.hold_after = None
         assert [each.result(timeout=30) for each in held] == [200, 200]
 
-    refusals = sorted(sum(_refusals(pod).values()) for pod in pods)
+    refusals = sorted(pod.refusals() for pod in pods)
     assert answer.status_code == 429
     assert int(answer.headers["retry-after"]) >= 1
     assert refusals == [0, 2]  # both prompts, by one pod
 
 
-def _ask(pod: Pod) -> int:
+def _ask(pod: ScriptedPod) -> int:
     return pod.sidecar.public.post("/v1/completions", json=_CHAT).status_code
-
-
-def _refusals(pod: Pod) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for line in pod.sidecar.public.get("/metrics").text.splitlines():
-        if line.startswith("paceline_refusals_total{"):
-            found[line.split("{")[1]] += round(float(line.rsplit(" ", 1)[1]))
-    return found

@@ -1,0 +1,1 @@
+"""Compares what a gateway balances by, in front of a fast pod and a slow one."""
