@@ -89,7 +89,7 @@ class ProcessNode:
 
     cluster: Cluster
     folder: Path
-    pods: dict[str, _Pod] = field(default_factory=dict)
+    pods: dict[str, _Pod] = field(default_factory=dict, repr=False)
     """By uid."""
     log: list[str] = field(default_factory=list)
     overstayed: list[str] = field(default_factory=list)
@@ -195,6 +195,7 @@ class ProcessNode:
             name = container["name"]
             settings = _settings(container, manifest, mounted)
             settings["TIMED_ENGINE_SLOWDOWN"] = str(self.slowdown)
+            settings["PYTHONPATH"] = _path_to_tests()
             if name in _HOST:
                 settings[_HOST[name]] = pod.address
             if manifest["spec"].get("automountServiceAccountToken", True):
@@ -319,6 +320,12 @@ def account_kubeconfig(cluster: Cluster, namespace: str, account: str, path: Pat
     config["users"][0]["user"] = {"token": token.strip()}
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def _path_to_tests() -> str:
+    """Return the PYTHONPATH by which a process finds what pytest finds by its own settings."""
+    places = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    return os.pathsep.join(place for place in places if place)
 
 
 def _containers(manifest: Json) -> list[Json]:
