@@ -67,6 +67,8 @@ class _Pod:
     """When its sidecar is told to drain; None until the pod is deleted."""
     killed_at: float | None = None
     """When its grace is over; None until the pod is deleted."""
+    is_asked: bool = False
+    """Whether its containers got their SIGTERM."""
     shown: Json | None = None
     """The status that was written last."""
 
@@ -74,6 +76,15 @@ class _Pod:
     def path(self) -> str:
         meta = self.manifest["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    def ask_to_leave(self) -> None:
+        """Send SIGTERM to all but the engine, once: at a second one a sidecar does not drain."""
+        if self.is_asked:
+            return
+        self.is_asked = True
+        for name, process in self.processes.items():
+            if name != "engine" and process.poll() is None:
+                process.terminate()
 
     @property
     def is_drained(self) -> bool:
@@ -250,9 +261,7 @@ class ProcessNode:
             self.overstayed.append(pod.manifest["metadata"]["name"])
             for process in pod.processes.values():
                 process.kill()
-        for name, process in pod.processes.items():
-            if name != "engine" and process.poll() is None:
-                process.terminate()
+        pod.ask_to_leave()
         if not pod.is_drained:
             return False
         if engine := pod.processes.get("engine"):
