@@ -167,6 +167,10 @@ tune-report-long: install ## Evaluate the tuner on long prompts; writes docs/tun
 knees: install ## Fit two published knees and replay them in the simulator; writes docs/published-knees.md.
 	PYTHONPATH=benchmarks $(PY) -m published_knees
 
+.PHONY: balancing
+balancing: install ## Play a gateway's balancing policies over fifty simulated pods; writes docs/balancing.md.
+	PYTHONPATH=benchmarks $(PY) -m balancing
+
 .PHONY: scenes
 scenes: install ## Play the simulated scenes of the pictures: a batch size that moves, a flood, bursts.
 	PYTHONPATH=benchmarks $(PY) -m scenes

@@ -10,8 +10,11 @@ import msgspec
 
 from autoscale.plots import draw_ramps
 from autoscale.ramp import ramps
+from balancing.results import ALIKE, MIXED
+from balancing.results import read as read_balancing
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
+from pictures.balancing import draw_balancing
 from pictures.batch_sweep import draw_batch_sweep
 from pictures.knees import draw_knees
 from pictures.scene_plots import draw_batch_size, draw_bursts, draw_flood
@@ -75,6 +78,11 @@ def _knees(root: Path) -> None:
     draw_knees(read_knees(), _in(root, "docs/images/knees.png"))
 
 
+def _balancing(root: Path) -> None:
+    fleets = (read_balancing(ALIKE), read_balancing(MIXED))
+    draw_balancing(fleets, _in(root, "docs/images/balancing.png"))
+
+
 def _batching(root: Path) -> None:
     (sweep,) = read_sweeps([_RESULTS / "cpu" / "sweep.json"])
     draw_batch_sweep(sweep, _in(root, "docs/images/batching/batch-sizes.png"))
@@ -106,6 +114,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         ),
     ),
     (_knees, ("docs/images/knees.png",)),
+    (_balancing, ("docs/images/balancing.png",)),
     (
         _batching,
         (

@@ -200,8 +200,8 @@ class Spec(Part):
     """Secrets in the same namespace for the registries of images and oci:// models."""
     scheduling: Annotated[Scheduling, OnChange.COLD] = Scheduling()
     """Which nodes may run the pods."""
-    api: Annotated[Api, OnChange.COLD] = Api()
-    """Keys and certificate of the OpenAI API. Their files are watched."""
+    api: Api = Api()
+    """Keys and certificate of the OpenAI API, whose files are watched, and gateways before it."""
     network: Annotated[NetworkSpec, OnChange.NO_RESTART] = NetworkSpec()
     """Who may reach the pods."""
     monitoring: Annotated[Monitoring, OnChange.NO_RESTART] = Monitoring()

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, WithJsonSchema
 
 from paceline_api.device_claims import MAX_CLAIMS, ClaimLabel, EngineClaim
+from paceline_api.gateway_spec import InferencePool
 from paceline_api.part import OnChange, Part, Rule, listed
 from paceline_api.units import CountOrPercent, Name, Price, Quantity
 
@@ -281,14 +282,20 @@ class Batches(Part):
 
 
 class Api(Part):
-    """The OpenAI API on port 8000: who may call, and its certificate."""
+    """The OpenAI API on port 8000: who may call, its certificate, and what gateways are told."""
 
-    auth: Auth | None = None
-    tls: Tls | None = None
-    batches: Batches | None = None
+    auth: Annotated[Auth | None, OnChange.COLD] = None
+    tls: Annotated[Tls | None, OnChange.COLD] = None
+    batches: Annotated[Batches | None, OnChange.COLD] = None
     """Absent: files and batches end with the sidecar's process."""
-    docs: bool = True
+    docs: Annotated[bool, OnChange.COLD] = True
     """Whether `/openapi.json` and `/docs` describe the API, to callers without a key too."""
+    gateway: Annotated[Literal["None", "EnvoyGateway"], OnChange.NO_RESTART] = "None"
+    """EnvoyGateway: a BackendTrafficPolicy for every HTTPRoute of this namespace with the label
+    `serving.paceline.dev/service: NAME`. Pods get requests by what they report that they can serve,
+    a 503 is tried on another pod, and the service ends a request before the gateway does."""
+    inference_pool: Annotated[InferencePool | None, OnChange.NO_RESTART] = None
+    """An InferencePool of the Gateway API's inference extension, over the service's pods."""
 
 
 class Peer(Part):

@@ -331,15 +331,17 @@ CONDITIONS: Final[dict[str, About]] = {
         ),
     ),
     "ExtrasAvailable": About(
-        "What serving does not need is there: the headless Service, and what `monitoring` asks for."
+        "What serving does not need is there: the headless Service, and what `monitoring`,"
+        " `api.gateway` and `api.inferencePool` ask for."
         " Absent where nothing is asked for and nothing is missing.",
         (
-            Reason("True", "Written", "what `monitoring` asks for is there"),
+            Reason("True", "Written", "what `monitoring` and `api` ask for is there"),
             Reason(
                 "False",
                 "KindMissing",
                 "the cluster has no such kind",
-                "install the Prometheus Operator; it is noticed within a minute",
+                "install what the message names, such as the Prometheus Operator or Envoy Gateway;"
+                " it is noticed within a minute",
             ),
             Reason(
                 "False",

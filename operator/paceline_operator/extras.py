@@ -1,7 +1,7 @@
 """Write the children that serving does not need; what stands in the way is told, not raised.
 
-The kinds of the Prometheus Operator are not watched: a cluster need not have them. They are read
-again from time to time instead, which also brings back what somebody changed.
+Kinds that a cluster need not have, such as the Prometheus Operator's, are not watched. Their
+objects are read again from time to time instead, which also brings back what somebody changed.
 """
 
 import math
@@ -15,14 +15,13 @@ from paceline_operator.apply import Applier
 from paceline_operator.errors import ApiError, LeavingError, NameTakenError, WriteRefusedError
 from paceline_operator.kubernetes_api import KubernetesApi
 from paceline_operator.observe import Lack, ObjectId, Observation
-from paceline_operator.render.extras import MONITORING, extras
+from paceline_operator.render.extras import ADDED_KINDS, AddedKind, extras
 
 _KINDS_TTL_S: Final = 60.0
-"""So soon is a Prometheus Operator noticed that was installed later."""
+"""So soon is a kind noticed that was installed later."""
 _RETRY_S: Final = 60.0
 _REREAD_S: Final = 300.0
 _NOT_FOUND: Final = 404
-_UNWATCHED: Final = frozenset({"PodMonitor", "PrometheusRule"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +41,15 @@ class _Known:
         return _Known(self.uid, wanted, None, lack if wanted is not None else None, now)
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """The kinds of one API that the cluster serves."""
+
+    kinds: frozenset[str]
+    at: float
+    """When it was asked."""
+
+
 @dataclass(slots=True)
 class Extras:
     """Brings each to what was rendered, and remembers what it was told."""
@@ -49,8 +57,8 @@ class Extras:
     cluster: KubernetesApi
     applier: Applier
     clock: Callable[[], float]
-    _kinds: frozenset[str] = field(init=False, default=frozenset())
-    _kinds_read_at: float = field(init=False, default=-math.inf)
+    _served: dict[str, _Served] = field(init=False, default_factory=dict)
+    """By group and version."""
     _known: dict[tuple[str, ObjectId], _Known] = field(init=False, default_factory=dict)
 
     async def bring(self, observation: Observation, *, is_there: bool = False) -> tuple[Lack, ...]:
@@ -65,7 +73,7 @@ class Extras:
             known = self._known.get((service.key, which))
             if known is None or known.uid != service.metadata.uid:
                 known = _Known(service.metadata.uid, None, None, None, -math.inf)
-            if which[0] not in _UNWATCHED:
+            if which[0] not in ADDED_KINDS:
                 known = replace(known, live=observation.children.get(which))
             now_known = await self._bring(service, which, manifest, known, is_there=is_there)
             self._known[service.key, which] = now_known
@@ -87,25 +95,25 @@ class Extras:
         is_there: bool,
     ) -> _Known:
         """Bring one of them; a refusal is tried again after a while, or when another is wanted."""
-        now, is_watched = self.clock(), which[0] not in _UNWATCHED
+        now, added = self.clock(), ADDED_KINDS.get(which[0])
         is_settled = manifest is None or (known.lack is not None and now - known.at < _RETRY_S)
         if is_settled and known.wanted == manifest and known.at != -math.inf:
             return known  # all that there was is deleted, or was refused a moment ago
-        if not is_watched and which[0] not in await self._served_kinds():
-            return known.with_lack(manifest, _missing_kind(which[0]), now)
+        if added is not None and which[0] not in await self._served_kinds(added.version):
+            return known.with_lack(manifest, _missing_kind(which[0], added), now)
         live, at = known.live, known.at
         try:
-            if not is_watched and (live is None or now - at >= _REREAD_S):
+            if added is not None and (live is None or now - at >= _REREAD_S):
                 live = await self.cluster.get(which[0], service.metadata.namespace, which[1])
                 at = now
             live = await self._write(service, manifest, live, is_there=is_there)
         except (LeavingError, NameTakenError, WriteRefusedError) as refusal:
             return known.with_lack(manifest, Lack(_reason(refusal), str(refusal)), now)
         except ApiError as problem:
-            if problem.code != _NOT_FOUND:
+            if problem.code != _NOT_FOUND or added is None:
                 raise
-            self._kinds_read_at = -math.inf  # its definition was deleted a moment ago
-            return known.with_lack(manifest, _missing_kind(which[0]), now)
+            self._served.pop(added.version, None)  # its definition was deleted a moment ago
+            return known.with_lack(manifest, _missing_kind(which[0], added), now)
         return replace(known, wanted=manifest, live=live, lack=None, at=at)
 
     async def _write(
@@ -122,17 +130,18 @@ class Extras:
             await self.applier.delete_child(service, live)
         return None
 
-    async def _served_kinds(self) -> frozenset[str]:
-        if self.clock() - self._kinds_read_at >= _KINDS_TTL_S:
-            self._kinds = await self.cluster.kinds(MONITORING)
-            self._kinds_read_at = self.clock()
-        return self._kinds
+    async def _served_kinds(self, version: str) -> frozenset[str]:
+        """Ask what the cluster has of an API, once a minute for all services."""
+        known = self._served.get(version)
+        if known is None or self.clock() - known.at >= _KINDS_TTL_S:
+            known = _Served(await self.cluster.kinds(version), self.clock())
+            self._served[version] = known
+        return known.kinds
 
 
-def _missing_kind(kind: str) -> Lack:
-    return Lack(
-        "KindMissing", f"the cluster has no {kind} ({MONITORING}): install the Prometheus Operator"
-    )
+def _missing_kind(kind: str, added: AddedKind) -> Lack:
+    message = f"the cluster has no {kind} ({added.version}): install {added.brought_by}"
+    return Lack("KindMissing", message)
 
 
 def _reason(refusal: Exception) -> str:

@@ -25,9 +25,11 @@ _METADATA_ONLY: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8
 
 # Every kind that the operator touches; tests/seams compares it with the chart's RBAC.
 RESOURCES: Final[dict[str, tuple[str, str]]] = {
+    "BackendTrafficPolicy": ("gateway.envoyproxy.io/v1alpha1", "backendtrafficpolicies"),
     "ConfigMap": ("v1", "configmaps"),
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("events.k8s.io/v1", "events"),
+    "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),
     "InferenceService": ("serving.paceline.dev/v1alpha1", "inferenceservices"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),

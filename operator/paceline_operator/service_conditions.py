@@ -11,6 +11,7 @@ from paceline_api.labels import secret_name
 from paceline_api.pod.exit_reasons import LASTING
 from paceline_operator.observe import Observation
 from paceline_operator.pod_conditions import model_available, workload_available
+from paceline_operator.render.extras import asks_for_extras
 from paceline_operator.write_plan import WritePlan
 from paceline_tuner.condition import Condition
 
@@ -92,9 +93,8 @@ def _extras(observation: Observation) -> tuple[Condition, ...]:
     if observation.lacks:
         message = "; ".join(lack.message for lack in observation.lacks)
         return (Condition(_EXTRAS, "False", observation.lacks[0].reason, message),)
-    asked = observation.service.spec.monitoring
-    if asked.pod_monitor or asked.rules:
-        return (Condition(_EXTRAS, "True", "Written", "what monitoring asks for is there"),)
+    if asks_for_extras(observation.service.spec):
+        return (Condition(_EXTRAS, "True", "Written", "what monitoring and api ask for is there"),)
     return ()
 
 

@@ -35,6 +35,7 @@ from paceline_wire import StepRecord
 from paceline_wire.limits import Capacity, Limits, clamp
 
 _MOST_FIRST_STEPS = 8192
+_FEWEST_ROWS = 64
 _RECORDED = [name for name in StepRecord.__struct_fields__ if name in StepFields._fields]
 
 
@@ -91,6 +92,7 @@ class SimulatedEngine:
         self.pacer = None if isinstance(pacer, SettledPacer) else pacer
         self._seed = seed
         self._arrays: EngineArrays = _empty(hardware, requests, seed, circumstances.disturbances)
+        self._num_offered = len(requests)
         self._totals = self._arrays.totals[0]
         self._totals["collapse_s"] = circumstances.collapse_at_s
         self._totals["shed_s"] = (circumstances.shed_ttft_ms or math.inf) / 1e3
@@ -145,11 +147,36 @@ class SimulatedEngine:
 
     def offer(self, requests: Requests) -> None:
         """Let more requests come, none of them before those that come already."""
-        arrays, count = self._arrays, len(requests)
         self._totals["is_patient"] &= requests.patience_s is None
+        self._add_rows(jobs_of(requests))
+        self._num_offered += len(requests)
+
+    def offer_one(self, arrival_s: float, *, prompt: int, output: int, cached: int = 0) -> None:
+        """Let one more interactive request come, as `offer` does without copying all.
+
+        Room is made for many at a time: rows in which nobody has come yet, and which never arrive.
+        """
+        number = self._num_offered
+        if prompt < 1 or output < 1 or not 0 <= cached < prompt:
+            raise ValueError(
+                f"prompt and output must be at least 1 and cached less than prompt, "
+                f"got {prompt}, {output} and {cached}"
+            )
+        if number > 0 and arrival_s < self._arrays.jobs["arrival_s"][number - 1]:
+            raise ValueError(f"{arrival_s} s is before the arrival of who came last")
+        if number == len(self._arrays.jobs):
+            self._add_rows(_nobody_yet(max(number, _FEWEST_ROWS)))
+        job = self._arrays.jobs[number]
+        job["arrival_s"] = job["turn_s"] = arrival_s
+        job["prompt"], job["output"], job["cached"] = prompt, output, cached
+        self._num_offered += 1
+
+    def _add_rows(self, jobs: Records) -> None:
+        """Put jobs behind those that were offered."""
+        arrays, count = self._arrays, len(jobs)
         lanes, room = np.zeros((2, count), np.int64), np.zeros(count, np.int64)
         self._arrays = arrays._replace(
-            jobs=np.concatenate([arrays.jobs, jobs_of(requests)]),
+            jobs=np.concatenate([arrays.jobs[: self._num_offered], jobs]),
             queue=np.concatenate([arrays.queue, lanes], axis=1),
             stack=np.concatenate([arrays.stack, lanes], axis=1),
             running=np.concatenate([arrays.running, room]),
@@ -249,7 +276,7 @@ class SimulatedEngine:
     @property
     def jobs(self) -> Records:
         """Every request, arrived or not, field by field (`state.JOB`); not to be written."""
-        return np.asarray(self._arrays.jobs)
+        return np.asarray(self._arrays.jobs[: self._num_offered])
 
     @property
     def ended(self) -> Whole:
@@ -295,6 +322,12 @@ class SimulatedEngine:
     def finished_s(self) -> Real:
         """Per request: when it ended, whatever the outcome; nan where it has not."""
         return np.asarray(self.jobs["finished_s"], np.float64)
+
+
+def _nobody_yet(count: int) -> Records:
+    none = np.zeros(count, np.int64)
+    never_s = np.full(count, np.finfo(np.float64).max)
+    return jobs_of(Requests(never_s, none + 1, none + 1, none, np.zeros(count, np.int8)))
 
 
 def _record(step: StepFields) -> StepRecord:

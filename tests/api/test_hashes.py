@@ -50,6 +50,8 @@ AROUND: list[dict[str, Any]] = [
     {"monitoring": {"podMonitor": True, "labels": {"release": "kube"}}},
     {"disruption": {"budget": "None"}},
     {"network": {"policy": "None"}},
+    {"api": {"gateway": "EnvoyGateway"}},
+    {"api": {"inferencePool": {"endpointPickerRef": {"name": "epp", "port": {"number": 9002}}}}},
     {"rollout": {"maxSurge": 2, "startupSeconds": 60}},
     {"resources": {"pricePerHour": "2.49"}},
 ]

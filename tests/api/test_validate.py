@@ -1,19 +1,20 @@
 """A bad manifest is refused offline with the sentence that the API server would use."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
+from paceline_api.labels import Manifest
 from paceline_api.validate import InvalidManifestError, validate
 from paceline_operator.write_plan import unsupported
+from paceline_testing.examples import EXAMPLES, services_of
 from paceline_testing.invalid_manifests import CASES, Case, failing, passing
 from paceline_testing.services import a_manifest
 
-EXAMPLES = [
-    path
-    for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+SERVICES = [
+    pytest.param(service, id=name)
+    for path in sorted([*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("gateway/*.yaml")])
     if "\nkind: InferenceService\n" in path.read_text()
+    for name in [path.relative_to(EXAMPLES).as_posix()]
+    for service in services_of(name)
 ]
 
 each_rule = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -43,10 +44,10 @@ def test_a_name_must_do_for_a_service_and_a_label(name: str) -> None:
         validate(a_manifest(name))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_taken_and_supported(path: Path) -> None:
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_example_is_taken_and_supported(service: Manifest) -> None:
     """They are copied: one that is refused would be the first thing a stranger sees."""
-    assert unsupported(validate(yaml.safe_load(path.read_text())).spec) == ""
+    assert unsupported(validate(service).spec) == ""
 
 
 def test_another_kind_is_refused() -> None:

@@ -242,7 +242,9 @@ def drafted(text: str, load: int) -> dict[str, Any]:
 def speculation() -> list[str]:
     one, many = (drafted("repetitive", load)["ratio"] for load in (1, 16))
     prose = [drafted("prose", load)["ratio"] for load in (1, 16)]
-    return [times(one), times(many), f"{prose[0]:.2f}", times(prose[1])]
+    forced, looked_up = (drafted(text, 1)["ratio"] for text in ("json, forced alone", "json"))
+    free = [times(one), times(many), f"{prose[0]:.2f}", times(prose[1])]
+    return [*free, times(forced), f"{looked_up:.2f}"]
 
 
 def scene(name: str) -> dict[str, Any]:

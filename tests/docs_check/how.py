@@ -52,6 +52,7 @@ CLASSES = (
     Class("make many-services", How.LONG),
     Class("make fleet PODS=3000 PROCESSES=2", How.LONG),
     Class("make knees", How.LONG),
+    Class("make balancing", How.LONG),
     Class("make scenes", How.LONG),
     Class("make overload", How.LONG),
     Class("make chaos", How.LONG),

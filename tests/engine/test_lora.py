@@ -11,14 +11,25 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from paceline_engine.drafting.guided import FORCED_TOKENS
 from paceline_engine.engine.engine import Engine, EngineOptions
+from paceline_engine.grammar.grammar import Grammars
 from paceline_engine.loading.load import LoadedModel, load_model
 from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.scheduling.scheduler import ContinuousScheduler
 from paceline_engine.settings import Quantization, Settings
 from paceline_testing.clock import ManualClock
 from paceline_testing.tiny_adapter import make_tiny_adapter
 from paceline_testing.tiny_model import make_tiny_model
-from paceline_wire import AdaptersState, LoadAdapter, Output, Sampling, Submit, UnloadAdapter
+from paceline_wire import (
+    AdaptersState,
+    Grammar,
+    LoadAdapter,
+    Output,
+    Sampling,
+    Submit,
+    UnloadAdapter,
+)
 from paceline_wire.limits import Limits
 
 NEW_TOKENS = 10
@@ -38,7 +49,7 @@ class Served:
     merged: Mapping[str, Any]
     """The model with each adapter merged, as transformers runs it; without one by ''."""
 
-    def engine(self, **limits: int) -> Engine:
+    def engine(self, *, forced_tokens: int = FORCED_TOKENS, **limits: int) -> Engine:
         """A scheduler of its own around the model; adapters stay as they are."""
         return Engine(
             self.loaded.runner,
@@ -47,7 +58,7 @@ class Served:
             NoPacer(),
             limits=Limits(**{"max_batch_size": 8, "token_budget": 512, **limits}),
             clock=ManualClock(),
-            options=EngineOptions(adapters=self.loaded.adapters),
+            options=EngineOptions(adapters=self.loaded.adapters, forced_tokens=forced_tokens),
         )
 
     def expected(self, adapter: str, prompt: list[int]) -> list[int]:
@@ -124,6 +135,39 @@ def test_each_request_is_served_by_its_own_adapter(served: Served, limits: dict[
     assert len({tuple(tokens) for tokens in expected.values()}) == len(expected)
     for adapter, tokens in expected.items():
         assert _tokens(outputs[f"with {adapter}"]) == tokens, adapter
+
+
+def test_drafts_of_structured_output_are_verified_by_the_requests_own_adapter(
+    served: Served,
+) -> None:
+    """Each adapter's answer is the one that it gives token by token; the forms force half of it."""
+    info = served.loaded.info
+    grammars = Grammars(
+        served.folder / "model" / "tokenizer.json",
+        vocab_size=info.vocab_size,
+        eos_token_ids=info.eos_token_ids,
+    )
+    form = Grammar("regex", "first ([a-z]{4}), second ([a-z]{4}), third ([a-z]{4})")
+    engines = [served.engine(forced_tokens=0), served.engine()]
+    scheduler = engines[1].scheduler
+    assert isinstance(scheduler, ContinuousScheduler)
+    assert scheduler.speculation is not None
+    scheduler.speculation.guided.patience_s = 60.0  # a busy machine drafts as much
+    for name in ADAPTERS:
+        assert _load(engines[0], served, name).error is None
+    answers = []
+    for engine in engines:
+        for adapter in served.merged:
+            sampling = Sampling(max_tokens=60, temperature=0.0)
+            submit = Submit(f"with {adapter}", PROMPT, sampling, adapter=adapter)
+            engine.submit(submit, grammars.constraint(form))
+        answers.append({id_: _tokens(outputs) for id_, outputs in _finish(engine).items()})
+    accepted = [engine.load().accepted_tokens for engine in engines]
+
+    assert answers[0] == answers[1]
+    assert len({tuple(tokens) for tokens in answers[1].values()}) > 1
+    assert accepted[0] == 0
+    assert accepted[1] > 4 * 10
 
 
 def test_a_prefix_is_shared_only_under_the_same_adapter(served: Served) -> None:

@@ -16,7 +16,13 @@ from paceline_testing.services import a_live_service, a_service
 
 _MONITOR, _RULES = ("PodMonitor", "quick"), ("PrometheusRule", "quick")
 _ADDRESSES = ("Service", "quick-pods")
+_POLICY, _POOL = ("BackendTrafficPolicy", "quick"), ("InferencePool", "quick")
 _BOTH = frozenset({"PodMonitor", "PrometheusRule"})
+_ALL = _BOTH | {"BackendTrafficPolicy", "InferencePool"}
+_TOLD: dict[str, object] = {
+    "gateway": "EnvoyGateway",
+    "inferencePool": {"endpointPickerRef": {"name": "picker", "port": {"number": 9002}}},
+}
 
 
 class World:
@@ -33,14 +39,16 @@ class World:
         applier = Applier(self.cluster, TokenKey(b"k" * 32), _lead, self.clock)
         return Extras(self.cluster, applier, self.clock)
 
-    async def bring(self, **monitoring: object) -> tuple[Lack, ...]:
+    async def bring(
+        self, api: dict[str, object] | None = None, **monitoring: object
+    ) -> tuple[Lack, ...]:
         """Look once, and forget what was written and read before."""
         self.cluster.writes.clear()
         self.cluster.reads.clear()
         watched = {
             which: found for which, found in self.cluster.objects.items() if which == _ADDRESSES
         }
-        service = a_service(monitoring=monitoring)
+        service = a_service(monitoring=monitoring, api=api or {})
         observed = Observation(service, watched, (), None, datetime.now(UTC))
         return await self.extras.bring(observed)
 
@@ -102,6 +110,50 @@ async def test_a_kind_that_the_cluster_lacks_is_told_and_picked_up_later() -> No
     world.clock.advance(61)
     assert await world.bring(podMonitor=True) == ()
     assert _MONITOR in world.cluster.objects
+
+
+async def test_what_gateways_are_told_goes_when_it_is_taken_back() -> None:
+    """Each by itself; that the operator began anew meanwhile changes nothing."""
+    world = World(kinds=_ALL)
+
+    assert await world.bring(_TOLD) == ()
+    assert {_POLICY, _POOL} <= world.cluster.objects.keys()
+
+    assert await world.bring({"inferencePool": _TOLD["inferencePool"]}) == ()
+    assert world.cluster.writes == ["delete BackendTrafficPolicy/quick"]
+
+    world.extras = world.restarted()
+    assert await world.bring() == ()
+    assert "delete InferencePool/quick" in world.cluster.writes
+
+
+async def test_a_policy_follows_the_admission_of_its_service() -> None:
+    """The longest time of a request is hot: pods follow it at once, and so does the gateway."""
+    world = World(kinds=_ALL)
+    await world.bring(_TOLD)
+    before = world.cluster.objects[_POLICY]["spec"]
+
+    service = a_service(api=_TOLD, admission={"requestTimeout": "5m"})
+    await world.extras.bring(Observation(service, {}, (), None, datetime.now(UTC)))
+
+    assert world.cluster.objects[_POLICY]["spec"]["timeout"] != before["timeout"]
+
+
+async def test_each_missing_kind_names_what_brings_it() -> None:
+    """One does not stand in the way of another, and each comes with its own."""
+    world = World()
+
+    lacks = await world.bring(_TOLD, podMonitor=True)
+    assert [lack.reason for lack in lacks] == ["KindMissing", "KindMissing"]
+    policy, pool = (lack.message for lack in lacks)
+    assert ("gateway.envoyproxy.io/v1alpha1" in policy, "Envoy Gateway" in policy) == (True, True)
+    assert ("inference.networking.k8s.io/v1" in pool, "extension" in pool) == (True, True)
+    assert _MONITOR in world.cluster.objects
+
+    world.cluster.served_kinds = _BOTH | {"BackendTrafficPolicy"}
+    world.clock.advance(61)
+    assert await world.bring(_TOLD, podMonitor=True) == (lacks[1],)
+    assert _POLICY in world.cluster.objects
 
 
 async def test_a_cluster_without_the_kinds_is_asked_once_a_minute() -> None:

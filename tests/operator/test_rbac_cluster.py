@@ -23,6 +23,7 @@ from paceline_operator.metrics import Metrics
 from paceline_operator.render.children import token_secret
 from paceline_operator.warm_start_map import ConfigMapStore
 from paceline_testing.chart_rights import chart_rights
+from paceline_testing.gateway_kinds import kinds_of_gateways
 from paceline_testing.job_pods import as_account
 from paceline_testing.kubelet import hold_up, make_ready, pod_of, remove
 from paceline_testing.prometheus_kinds import kinds_of_prometheus
@@ -33,6 +34,7 @@ pytestmark = pytest.mark.cluster
 
 CHART = Path(__file__).parents[2] / "charts" / "paceline"
 _PROCESSES = 2
+_ADDED = ("podmonitor", "prometheusrule", "btp", "infpool")
 # Asked for by admission alone, which leaves no request of ours: see the test of owner references.
 _OF_ADMISSION = ("serving.paceline.dev", "inferenceservices/finalizers", "", "update")
 
@@ -163,16 +165,24 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
         manifest["metadata"].pop("namespace")
         install.kubectl("apply", "-f", "-", input=json.dumps(manifest))
 
-    apply(replicas=2, monitoring={"podMonitor": True, "rules": True})
-    until_there("pdb", "deploy", "secret", "netpol", "cm", "sa", "podmonitor", "prometheusrule")
+    apply(replicas=2, monitoring={"podMonitor": True, "rules": True}, api=_gateways("FailClose"))
+    until_there("pdb", "deploy", "secret", "netpol", "cm", "sa", *_ADDED)
     watched = ("pdb,deploy,netpol,cm,sa,svc", "-l", "serving.paceline.dev/service")
     theirs = "app.kubernetes.io/part-of=theirs"
     install.kubectl("label", "--overwrite", *watched, theirs)
     relabelled = ("get", watched[0], "-l", theirs, "-o", "name")
     eventually(lambda: install.kubectl(*relabelled) == "", told_by=operator.log)
-    apply(replicas=2, monitoring={"podMonitor": True, "rules": True, "labels": {"team": "a"}})
+    apply(
+        replicas=2,
+        monitoring={"podMonitor": True, "rules": True, "labels": {"team": "a"}},
+        api=_gateways("FailOpen"),
+        admission={"requestTimeout": "5m"},
+    )
     labelled = ("get", "podmonitor,prometheusrule", "-l", "team=a", "-o", "name")
     eventually(lambda: len(install.kubectl(*labelled).split()) == 2, told_by=operator.log)
+    told = ("get", "btp,infpool", "-o", "yaml")
+    eventually(lambda: "FailOpen" in install.kubectl(*told), told_by=operator.log)
+    eventually(lambda: "requestTimeout: 310s" in install.kubectl(*told), told_by=operator.log)
     install.kubectl("delete", "sa,netpol", "judged")
     until_there("netpol", "sa")
     install.kubectl("scale", "pisvc/judged", "--replicas=1")
@@ -185,8 +195,13 @@ def _live_a_whole_life(install: Install, operator: RunningOperator) -> None:
     remove(install.admin, install.watched, pod)
     _try_new_images(install, operator, apply)
     apply(network={"policy": "None"})
-    for kind in ("netpol", "podmonitor", "prometheusrule"):
+    for kind in ("netpol", *_ADDED):
         until_gone(kind)
+
+
+def _gateways(failure_mode: str) -> Manifest:
+    picker = {"name": "picker", "port": {"number": 9002}, "failureMode": failure_mode}
+    return {"gateway": "EnvoyGateway", "inferencePool": {"endpointPickerRef": picker}}
 
 
 def _try_new_images(install: Install, operator: RunningOperator, apply: Apply) -> None:
@@ -224,6 +239,7 @@ async def test_the_charts_rights_are_what_the_operator_uses(
         }
         with (
             kinds_of_prometheus(control_plane),
+            kinds_of_gateways(control_plane),
             running_operator(
                 *(install.limited, install.watched, tmp_path),
                 is_namespaced=is_namespaced,

@@ -27,6 +27,7 @@ _HASH = template_hash(a_service().spec)
 _SERVING = a_pod(template_hash=_HASH)
 _WAITING = replace(_SERVING, is_ready=False, engine=ContainerStatus(), sidecar=ContainerStatus())
 _LACK = Lack("NameTaken", "Service quick-pods exists")
+_POOL = {"endpointPickerRef": {"name": "picker", "port": {"number": 9002}}}
 _STARTING = replace(_SERVING, is_ready=False, engine=ContainerStatus(is_running=True))
 
 
@@ -443,10 +444,19 @@ def test_a_token_that_pods_refuse_comes_with_the_command_that_mends_it() -> None
     [
         ({}, (), None),
         ({"monitoring": {"rules": True}}, (), ("True", "Written")),
+        ({"api": {"gateway": "EnvoyGateway"}}, (), ("True", "Written")),
+        ({"api": {"inferencePool": _POOL}}, (), ("True", "Written")),
         ({}, (_LACK,), ("False", "NameTaken")),
         ({"monitoring": {"podMonitor": True}}, None, None),
     ],
-    ids=["nothing asked for", "written", "one is missing", "none was tried"],
+    ids=[
+        "nothing asked for",
+        "alerts written",
+        "policy written",
+        "pool written",
+        "one is missing",
+        "none was tried",
+    ],
 )
 def test_what_serving_does_not_need_is_told_apart(
     spec: dict[str, Any], lacks: tuple[Lack, ...] | None, said: tuple[str, str] | None

@@ -7,6 +7,7 @@ from typing import Any
 
 from paceline_api.labels import Manifest
 from paceline_operator.errors import ApiError, ConflictError
+from paceline_operator.kubernetes_api import RESOURCES
 
 ObjectKey = tuple[str, str]
 
@@ -26,7 +27,7 @@ class FakeCluster:
     refusals: dict[str, ApiError] = field(default_factory=dict)
     """By kind: raised when an object of it is created or applied."""
     served_kinds: frozenset[str] = frozenset()
-    """The kinds of the Prometheus Operator that the cluster has."""
+    """The kinds that it has of those that a cluster need not have."""
     reads: list[str] = field(default_factory=list)
     """`verb what`, in their order."""
     unknown_status: set[str] = field(default_factory=set)
@@ -70,7 +71,7 @@ class FakeCluster:
     async def kinds(self, version: str) -> frozenset[str]:
         self._reach("get", version)
         self.reads.append(f"get {version}")
-        return self.served_kinds
+        return frozenset(kind for kind in self.served_kinds if RESOURCES[kind][0] == version)
 
     async def apply(self, manifest: Manifest, *, subresource: str = "") -> Manifest:
         kind, name = _key(manifest)

@@ -26,7 +26,7 @@ from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.services import a_live_service
 from paceline_testing.used_sidecar import use_everything, value
 from paceline_testing.waiting import wait_until
-from paceline_tuner.service_report import ChangeOutcome, PredictionCheck
+from paceline_tuner.service_report import ChangeOutcome, PredictionCheck, TokenCost
 
 CHART = Path(__file__).parents[2] / "charts" / "paceline"
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))
@@ -51,7 +51,7 @@ def a_used_operator() -> Metrics:
         ),
         a_pod_report(name="other", last_change=a_change(pod="other")),
     )
-    report = a_report(pods=pods, acknowledged=False)
+    report = a_report(pods=pods, acknowledged=False, cost=TokenCost(5.0, 1.0))
     conditions = [
         {"type": kind, "status": "False", "reason": "Because", "message": "it is so"}
         for kind in ("Ready", "SLAMet")

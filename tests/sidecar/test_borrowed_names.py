@@ -37,7 +37,10 @@ DASHBOARD = """
 """
 QUERIES = [line.strip() for line in DASHBOARD.splitlines() if line.strip()]
 
-# What the endpoint picker's metrics extractor reads, and of which labels (model server protocol).
+# What an endpoint picker reads of a pod that says nothing else of itself, and of which labels:
+# docs/proposals/003-model-server-protocol of kubernetes-sigs/gateway-api-inference-extension v1.6.0
+# and, in its last version with a whole picker (v1.5.0; now llm-d-router), the engine "vllm" in
+# pkg/epp/framework/plugins/datalayer/extractor/metrics/factories.go.
 PICKER = {
     "vllm:num_requests_waiting": set[str](),
     "vllm:num_requests_running": set[str](),
@@ -100,6 +103,12 @@ def test_an_endpoint_picker_reads_one_number_or_its_labels(used: Sidecar, name: 
     assert PICKER[name] <= found.labels.keys()
     for label in PICKER[name] & {"block_size", "num_gpu_blocks", "max_lora"}:
         assert int(found.labels[label]) > 0
+
+
+@pytest.mark.parametrize("name", PICKER)
+def test_an_endpoint_picker_finds_a_gauge(used: Sidecar, name: str) -> None:
+    """Of other types than gauges and counters it takes no value."""
+    assert f"# TYPE {name} gauge" in used.public.get("/metrics").text.splitlines()
 
 
 def loras(sidecar: Sidecar) -> Sample:

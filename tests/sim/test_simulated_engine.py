@@ -352,3 +352,36 @@ def test_an_unsorted_list_is_refused() -> None:
         type(good)(good.arrival_s, good.prompt[:1], good.output, good.cached, good.lane)
     with pytest.raises(ValueError, match="less than prompt"):
         type(good)(good.arrival_s, good.prompt, good.output, good.prompt, good.lane)
+
+
+def test_requests_that_come_one_by_one_are_served_as_a_list_is() -> None:
+    """Even while others run, and beside a list that is offered between them."""
+    crowd = a_crowd(20, 20)
+    whole, one_by_one = (an_engine(rows, hardware=H100_8B) for rows in (crowd, a_list([])))
+    rows = zip(crowd.arrival_s.tolist(), crowd.prompt.tolist(), crowd.output.tolist(), strict=True)
+
+    for number, (arrival_s, prompt, output) in enumerate(rows):
+        one_by_one.run_until(arrival_s)
+        if number % 100 == 99:
+            one_by_one.offer(a_list([(arrival_s, prompt, output)]))
+        else:
+            one_by_one.offer_one(arrival_s, prompt=prompt, output=output)
+    for engine in (whole, one_by_one):
+        engine.run_until(30.0)
+
+    assert len(one_by_one.jobs) == len(crowd)
+    assert whole.ttft_ms.tolist() == one_by_one.ttft_ms.tolist()
+    assert whole.finished_s.tolist() == one_by_one.finished_s.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrival_s", "prompt", "cached"), [(0.5, 10, 0), (2.0, 0, 0), (2.0, 10, 10)],
+    ids=["before the last", "no prompt", "all cached"],
+)  # fmt: skip
+def test_one_that_no_run_could_be_made_from_is_refused(
+    arrival_s: float, prompt: int, cached: int
+) -> None:
+    engine = an_engine(a_list([(1.0, 10, 1)]))
+
+    with pytest.raises(ValueError, match=r"must be at least 1|before the arrival"):
+        engine.offer_one(arrival_s, prompt=prompt, output=1, cached=cached)

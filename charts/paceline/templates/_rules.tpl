@@ -35,6 +35,13 @@ tests/operator/test_rbac_cluster.py holds that each verb is used, and that no ot
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]
   verbs: [get, create, patch, delete]
+# The same where spec.api.gateway and spec.api.inferencePool ask for them.
+- apiGroups: [gateway.envoyproxy.io]
+  resources: [backendtrafficpolicies]
+  verbs: [get, create, patch, delete]
+- apiGroups: [inference.networking.k8s.io]
+  resources: [inferencepools]
+  verbs: [get, create, patch, delete]
 # Their addresses to tune them, their states for the conditions.
 - apiGroups: [""]
   resources: [pods]

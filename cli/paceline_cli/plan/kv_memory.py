@@ -164,10 +164,12 @@ class KvMemory:
 
 def occupancy_line(demand: Demand, *, batch: int, tokens: int) -> Line:
     """How much of the cache the largest batch that fits takes."""
-    wanted = batch * demand.held + 2.33 * demand.kv_deviation * batch**0.5
+    deviation = demand.kv_deviation
+    wanted = batch * demand.held + 2.33 * deviation * batch**0.5
+    sign = "-" if deviation < 0 else "+"
     return Line(
         f"{batch} sequences",
-        f"{batch} x {demand.held:,.0f} + 2.33 x {demand.kv_deviation:,.0f} x sqrt({batch})",
+        f"{batch} x {demand.held:,.0f} {sign} 2.33 x {abs(deviation):,.0f} x sqrt({batch})",
         f"{wanted:,.0f} of 0.95 x {tokens:,} tokens",
     )
 

@@ -1,14 +1,39 @@
-"""The children that serving does not need: addresses of single pods, a monitor and alerts."""
+"""The children that serving does not need: the pods' addresses, monitor and alerts, gateways."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from paceline_api.inference_service import InferenceService
+from paceline_api.inference_service import InferenceService, Spec
 from paceline_api.labels import ADMIN_TLS, Manifest, metadata, pods_name, selector
 from paceline_operator.observe import ObjectId
 from paceline_operator.render.alerts import alerts
+from paceline_operator.render.gateway import (
+    ENVOY_GATEWAY,
+    INFERENCE_EXTENSION,
+    inference_pool,
+    traffic_policy,
+)
 
 MONITORING: Final = "monitoring.coreos.com/v1"
 """The API of the Prometheus Operator, where a cluster has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedKind:
+    """A kind that a cluster need not have."""
+
+    version: str
+    """Its API: group and version."""
+    brought_by: str
+    """What is to be installed for it."""
+
+
+ADDED_KINDS: Final = {
+    "PodMonitor": AddedKind(MONITORING, "the Prometheus Operator"),
+    "PrometheusRule": AddedKind(MONITORING, "the Prometheus Operator"),
+    "BackendTrafficPolicy": AddedKind(ENVOY_GATEWAY, "Envoy Gateway"),
+    "InferencePool": AddedKind(INFERENCE_EXTENSION, "the Gateway API's inference extension"),
+}
 
 
 def extras(service: InferenceService) -> dict[ObjectId, Manifest | None]:
@@ -18,7 +43,20 @@ def extras(service: InferenceService) -> dict[ObjectId, Manifest | None]:
         ("Service", pods_name(name)): _addresses(service),
         ("PodMonitor", name): _pod_monitor(service) if wanted.pod_monitor else None,
         ("PrometheusRule", name): _rules(service) if wanted.rules else None,
+        ("BackendTrafficPolicy", name): traffic_policy(service),
+        ("InferencePool", name): inference_pool(service),
     }
+
+
+def asks_for_extras(spec: Spec) -> bool:
+    """Tell whether the spec asks for any of an added kind."""
+    monitoring, api = spec.monitoring, spec.api
+    return bool(
+        monitoring.pod_monitor
+        or monitoring.rules
+        or api.gateway != "None"
+        or api.inference_pool is not None
+    )
 
 
 def _addresses(service: InferenceService) -> Manifest:

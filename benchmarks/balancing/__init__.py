@@ -1,0 +1,1 @@
+"""How a gateway's policy moves the SLA over fifty replicas, simulated."""
