@@ -37,12 +37,15 @@ _NOTICE_S: Final = 30
 _DRAIN_S: Final = 15
 """Of the service: with what comes before and after, less than the notice."""
 _TTFT_S, _GAP_S = 1.0, 0.4
-_WITHIN_S: Final = 240.0
+_WITHIN_S: Final = 480.0
 _AFTERWARDS: Final = 40
 """Requests that must be answered after all is calm again."""
 _SPEC: Final[dict[str, Any]] = {
     "engine": {"capacity": {"maxBatchSize": 8, "maxTokenBudget": 256}},
     "sla": {"ttft": {"p99": f"{_TTFT_S:g}s"}, "itl": {"p99": f"{1000 * _GAP_S:g}ms"}},
+    # A machine that is slow for other reasons would refuse whom it cannot serve in time, and which
+    # requests a leaving pod costs could not be told.
+    "admission": {"shedHopeless": False},
     "replicas": _REPLICAS,
     "resources": {"gpu": {"count": 0}},
     "rollout": {"drainSeconds": _DRAIN_S},

@@ -67,6 +67,8 @@ class _Pod:
     """When its sidecar is told to drain; None until the pod is deleted."""
     killed_at: float | None = None
     """When its grace is over; None until the pod is deleted."""
+    is_asked: bool = False
+    """Whether its containers got their SIGTERM."""
     shown: Json | None = None
     """The status that was written last."""
 
@@ -74,6 +76,15 @@ class _Pod:
     def path(self) -> str:
         meta = self.manifest["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
+    def ask_to_leave(self) -> None:
+        """Send SIGTERM to all but the engine, once: at a second one a sidecar does not drain."""
+        if self.is_asked:
+            return
+        self.is_asked = True
+        for name, process in self.processes.items():
+            if name != "engine" and process.poll() is None:
+                process.terminate()
 
     @property
     def is_drained(self) -> bool:
@@ -89,7 +100,7 @@ class ProcessNode:
 
     cluster: Cluster
     folder: Path
-    pods: dict[str, _Pod] = field(default_factory=dict)
+    pods: dict[str, _Pod] = field(default_factory=dict, repr=False)
     """By uid."""
     log: list[str] = field(default_factory=list)
     overstayed: list[str] = field(default_factory=list)
@@ -195,6 +206,7 @@ class ProcessNode:
             name = container["name"]
             settings = _settings(container, manifest, mounted)
             settings["TIMED_ENGINE_SLOWDOWN"] = str(self.slowdown)
+            settings["PYTHONPATH"] = _path_to_tests()
             if name in _HOST:
                 settings[_HOST[name]] = pod.address
             if manifest["spec"].get("automountServiceAccountToken", True):
@@ -249,9 +261,7 @@ class ProcessNode:
             self.overstayed.append(pod.manifest["metadata"]["name"])
             for process in pod.processes.values():
                 process.kill()
-        for name, process in pod.processes.items():
-            if name != "engine" and process.poll() is None:
-                process.terminate()
+        pod.ask_to_leave()
         if not pod.is_drained:
             return False
         if engine := pod.processes.get("engine"):
@@ -319,6 +329,12 @@ def account_kubeconfig(cluster: Cluster, namespace: str, account: str, path: Pat
     config["users"][0]["user"] = {"token": token.strip()}
     path.write_text(yaml.safe_dump(config))
     return path
+
+
+def _path_to_tests() -> str:
+    """Return the PYTHONPATH by which a process finds what pytest finds by its own settings."""
+    places = (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    return os.pathsep.join(place for place in places if place)
 
 
 def _containers(manifest: Json) -> list[Json]:
