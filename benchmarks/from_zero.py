@@ -69,7 +69,7 @@ class FromZero:
     @property
     def whole_s(self) -> float:
         """From the autoscaler's request to the first token."""
-        return sum(asdict(self).values())
+        return float(sum(asdict(self).values()))
 
     @property
     def ours_s(self) -> float:

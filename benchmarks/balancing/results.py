@@ -39,11 +39,11 @@ class Row(msgspec.Struct, frozen=True):
 
     def median(self, figure: str) -> float:
         """Return the median over seeds of one of the figures."""
-        return median(getattr(run, figure) for run in self.runs)
+        return median(self._values(figure))
 
     def ends(self, figure: str) -> tuple[float, float]:
         """Return its least and greatest value."""
-        values = [getattr(run, figure) for run in self.runs]
+        values = self._values(figure)
         return min(values), max(values)
 
     def used(self) -> tuple[float, float, float]:
@@ -57,6 +57,9 @@ class Row(msgspec.Struct, frozen=True):
             median(median(one) for one in each),
             median(one[-1] for one in each),
         )
+
+    def _values(self, figure: str) -> list[float]:
+        return [getattr(run, figure) for run in self.runs]
 
 
 class Part(msgspec.Struct, frozen=True):
