@@ -102,7 +102,7 @@ class Pods:
 
     def _follow(self) -> None:
         while not self._is_over.is_set():
-            events = self._watch.stream(
+            events: Iterator[Any] = self._watch.stream(
                 self._api.list_namespaced_pod,
                 "default",
                 label_selector=LABEL,
@@ -169,7 +169,7 @@ def _from_zero(cluster: Cluster) -> FromZero:
         within_s=WITHIN_S,
         every_s=0.5,
     )
-    service = api.read_namespaced_service(NAME, "default")
+    service: Any = api.read_namespaced_service(NAME, "default")
     pods = Pods(api)
     with pods.followed():
         began_at = time.time()

@@ -44,7 +44,7 @@ def draw_balancing(fleets: Sequence[Results], path: Path) -> None:
             _target(missed, 1.0, "objective: 1 %")
             _target(first, TTFT_MS / 1e3, f"target {TTFT_MS / 1e3:g} s")
             first.set_xlabel("load, % of the fleet's λ*")
-            first.set_xticks([100 * row.load for row in rows])
+            first.set_xticks(sorted({100 * row.load for row in results.rows}))
         axes[0][0].set_ylabel("requests that miss the SLA (%)\n0.01: or fewer")
         ticks = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
         axes[0][0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
