@@ -85,7 +85,7 @@ class Pods:
         self.seen: dict[str, float] = {}
         self.name = ""
         self._api = api
-        self._watch = watch.Watch()
+        self._watch: Any = watch.Watch()
         self._is_over = Event()
         self._thread = Thread(target=self._follow, daemon=True)
 
@@ -102,7 +102,7 @@ class Pods:
 
     def _follow(self) -> None:
         while not self._is_over.is_set():
-            events: Iterator[Any] = self._watch.stream(
+            events = self._watch.stream(
                 self._api.list_namespaced_pod,
                 "default",
                 label_selector=LABEL,
