@@ -16,7 +16,7 @@ from balancing import results
 from balancing.fleet import Kind, play, traffic
 from balancing.page import PAGE, page
 from balancing.pods import FAST, half_as_fast
-from balancing.policies import FINER, NAMES, REPORTING, a_gateway
+from balancing.policies import COARSE, NAMES, REPORTING, a_gateway
 from balancing.settle import settle
 
 REPLICAS: Final = 50
@@ -46,9 +46,9 @@ def _run() -> None:
     print(settled, flush=True)
     alike = [Kind(fast, settled[0], REPLICAS)]
     mixed = [Kind(fast, settled[0], REPLICAS - SLOW), Kind(slow, settled[1], SLOW)]
-    # Among pods that are alike all weights are equal, however fine.
+    # Among pods that are alike all weights are equal, however coarse.
     fleets = (
-        _Fleet(results.ALIKE, alike, tuple(name for name in NAMES if name != FINER)),
+        _Fleet(results.ALIKE, alike, tuple(name for name in NAMES if name != COARSE)),
         _Fleet(results.MIXED, mixed, NAMES),
     )
     for seed in SEEDS:

@@ -9,7 +9,7 @@ from balancing.policies import (
     BY_PREFIX,
     BY_SESSION,
     BY_UTILIZATION,
-    FINER,
+    COARSE,
     LEAST_REQUEST,
     ROUND_ROBIN,
 )
@@ -115,7 +115,7 @@ def _alike(results: Results) -> str:
         results.at(name, _FULL) for name in (ROUND_ROBIN, BY_SESSION, BY_PREFIX)
     )
     least, weights = results.at(LEAST_REQUEST, _FULL), results.at(BY_UTILIZATION, _FULL)
-    return f"""* **Weights by utilization are round robin here.** Pods of one λ\\* have one weight: at 95 % {_met(weights)} are within the SLA, and {_met(turns)} in turn.
+    return f"""* **Weights by utilization** have nothing to gain here and lose a little: pods of one λ\\* should have one weight, but the rates that they report waver, and utilizations lie between {weights.used()[0]:.2f} and {weights.used()[2]:.2f}. At 95 % {_met(weights)} are within the SLA, and {_met(turns)} in turn.
 * **Least request** compares what is inside a pod, which is mostly answers under way and says little of the prompts that wait: {_met(least)}, and a p99 of {_p99(least)} where round robin has {_p99(turns)}.
 * **Hashing by session** finds {session.median("hits"):.0%} of the prompt tokens in caches, where round robin finds {turns.median("hits"):.0%}: half of the first tokens come within {session.median("ttft_p50_s"):.2f} s in place of {turns.median("ttft_p50_s"):.2f} s. Its shares are uneven, as the ring's are and as sessions are: the pod that gets most has {session.used()[2]:.2f} times its λ\\* at 95 %, and {_met(session)} are within the SLA.
 * **Hashing by the prompt's beginning** finds most ({prefix.median("hits"):.0%}) and is the most uneven ({prefix.used()[2]:.2f} times λ\\*), since a popular application has one pod: {_met(prefix)} at 95 %.
@@ -123,14 +123,14 @@ def _alike(results: Results) -> str:
 
 
 def _mixed(results: Results) -> str:
-    turns, least, session, prefix, weights, finer = (
+    turns, least, session, prefix, weights, coarse = (
         results.at(name, _FULL)
-        for name in (ROUND_ROBIN, LEAST_REQUEST, BY_SESSION, BY_PREFIX, BY_UTILIZATION, FINER)
+        for name in (ROUND_ROBIN, LEAST_REQUEST, BY_SESSION, BY_PREFIX, BY_UTILIZATION, COARSE)
     )
     fast, slow = results.parts
     return f"""* **Round robin** gives slow pods as much as fast ones, {turns.used()[2]:.2f} times what they can serve at 95 %: {_met(turns)} within the SLA, and {results.at(ROUND_ROBIN, 0.7).median("attained"):.1%} even at 70 %.
 * **Least request** notices a slow pod by what piles up in it: {_met(least)} at 95 %.
-* **Weights by utilization** know what each can serve: {_met(weights)} at 95 %, the best of those that do not hash. Envoy cuts a weight to a whole number, so {fast.capacity_rps:.2f} and {slow.capacity_rps:.2f} requests a second weigh {int(fast.capacity_rps)} and {max(1, int(slow.capacity_rps))}, and the slow pods get {weights.used()[2]:.2f} times their λ\\*; with weights a hundred times as fine it would be {finer.used()[2]:.2f}, and {_met(finer)}. The smaller λ\\* is, the more this costs.
+* **Weights by utilization** know what each can serve: {_met(weights)} at 95 %, the best of those that do not hash. Envoy cuts a weight to a whole number, and so reports tell rates in hundredths: as requests a second {fast.capacity_rps:.2f} and {slow.capacity_rps:.2f} would weigh {int(fast.capacity_rps)} and {max(1, int(slow.capacity_rps))}, and the slow pods would get {coarse.used()[2]:.2f} times their λ\\* in place of {weights.used()[2]:.2f}, with {_met(coarse)} within the SLA.
 * **Hashing** knows no capacity, and its slow pods get up to {session.used()[2]:.2f} (session) and {prefix.used()[2]:.2f} (beginning) times the λ\\* that they have without hits. With hits of {session.median("hits"):.0%} and {prefix.median("hits"):.0%} there is so much less to compute that {_met(session)} and {_met(prefix)} are within the SLA.
 """
 

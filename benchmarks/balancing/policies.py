@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from balancing.ring import Ring
 from balancing.sessions import Turn
 from balancing.weights import Report, Reports, Schedule, next_update
+from paceline_sidecar.load_report import RATE_SCALE
 
 
 class Backends(Protocol):
@@ -80,8 +81,8 @@ class RingHash:
 class Weighting:
     """The weights of all pods, worked out once for all workers."""
 
-    scale: int = 1
-    """By which reported rates are multiplied before a weight is cut to a whole number."""
+    scale: int = RATE_SCALE
+    """What a report says of one request a second, before a weight is cut to a whole number."""
     weights: list[int] = field(default_factory=list)
     _reports: Reports | None = None
     _next_s: float = -math.inf
@@ -135,8 +136,8 @@ LEAST_REQUEST: Final = "least request"
 BY_SESSION: Final = "hash of the session"
 BY_PREFIX: Final = "hash of the prompt's beginning"
 BY_UTILIZATION: Final = "weights by utilization"
-FINER: Final = "the same, weights times 100"
-"""Not Envoy's: it shows what whole weights cost."""
+COARSE: Final = "the same, by whole requests a second"
+"""With rates that are told in requests a second: it shows what Envoy's whole weights then cost."""
 
 _MOST_PICKED: Final = 1 << 20
 _WORKERS: Final = 8
@@ -144,7 +145,7 @@ _WORKERS: Final = 8
 _Chances = Sequence[random.Random]
 
 
-def _by_utilization(chances: _Chances, scale: int = 1) -> Iterator[Policy]:
+def _by_utilization(chances: _Chances, scale: int = RATE_SCALE) -> Iterator[Policy]:
     shared = Weighting(scale)
     return (ByUtilization(chance.randrange(_MOST_PICKED), shared) for chance in chances)
 
@@ -157,10 +158,10 @@ _POLICIES: Final[Mapping[str, Callable[[_Chances], Iterable[Policy]]]] = {
         RingHash(lambda turn: f"application {turn.application}") for _ in each
     ),
     BY_UTILIZATION: _by_utilization,
-    FINER: lambda each: _by_utilization(each, 100),
+    COARSE: lambda each: _by_utilization(each, scale=1),
 }
 NAMES: Final = tuple(_POLICIES)
-REPORTING: Final = frozenset({BY_UTILIZATION, FINER})
+REPORTING: Final = frozenset({BY_UTILIZATION, COARSE})
 """Those that read load reports."""
 
 

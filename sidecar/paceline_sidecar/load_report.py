@@ -3,6 +3,10 @@
 Envoy gives a pod the weight `rps_fractional / application_utilization`. With λ/λ* as utilization
 that is λ*, what the pod can serve within its SLA. While nobody has said λ*, utilization is the
 share of the batch that is taken, and the weight is the batch size over the time of a request.
+
+Envoy cuts a weight to a whole number of at least 1, and pods of large models serve a few requests a
+second or less: 2.5 and 1.9 would weigh 2 and 1. So the rate is told in hundredths, which leaves the
+proportions between pods as they are.
 """
 
 import json
@@ -20,11 +24,16 @@ from paceline_sidecar.metrics.ledger import Ledger
 HEADER: Final = "endpoint-load-metrics"
 FORMAT_HEADER: Final = "endpoint-load-metrics-format"
 """A request asks by it for `TEXT` or `JSON`, as of vLLM."""
+RATE_SCALE: Final = 100
+"""`rps_fractional` of one request a second."""
 _MEMORY_S: Final = 10.0
 _SLA_WINDOW_S: Final = 60.0
 _SLA_EVERY_S: Final = 5.0
 _FEWEST_REQUESTS: Final = 20
 """Fewer of a window say nothing of a 99th percentile."""
+_DEVIATIONS: Final = 2.0
+"""Of misses above those that the objective allows: fewer are chance, and pods that are alike would
+get uneven shares by it."""
 _LEAST: Final = 1e-3
 """Envoy ignores a report whose rate or utilization is zero."""
 
@@ -44,7 +53,7 @@ class Load:
         """Write the header's value as `JSON`, or as `TEXT`."""
         fields = {
             "application_utilization": round(self.utilization, 4),
-            "rps_fractional": round(self.served_rps, 4),
+            "rps_fractional": round(RATE_SCALE * self.served_rps, 2),
         }
         named = {
             "num_requests_waiting": self.waiting,
@@ -134,7 +143,7 @@ class LoadMeter:
         )
 
     def _is_violated(self, ledger: Ledger, now: float) -> bool:
-        """Tell whether fewer of the last minute's requests met the SLA than the objective asks."""
+        """Tell whether more of the last minute's requests missed the SLA than chance explains."""
         config, counted = ledger.config, self._counted
         lanes = [
             counts
@@ -149,7 +158,9 @@ class LoadMeter:
             counted.popleft()
         new_met, new_missed = met - counted[0][1], missed - counted[0][2]
         offered = new_met + new_missed
-        return offered >= _FEWEST_REQUESTS and new_met / offered < config.sla.objective
+        allowed = (1 - config.sla.objective) * offered
+        most = allowed + _DEVIATIONS * math.sqrt(allowed)
+        return offered >= _FEWEST_REQUESTS and new_missed > most
 
 
 def _kv_share(view: EngineView, ledger: Ledger) -> float:

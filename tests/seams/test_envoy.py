@@ -45,7 +45,7 @@ def gateway(pods: list[ScriptedPod]) -> Iterator[httpx.Client]:
 
 
 def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
-    """Ask a batch; whether the busier pod got its small share of it."""
+    """Ask a batch; whether the smaller pod got its small share of it."""
     before = [len(pod.engine.submitted) for pod in pods]
     for _ in range(50):
         assert client.post("/v1/completions", json=_CHAT).status_code == 200
@@ -53,11 +53,14 @@ def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
     return got[0] <= 15
 
 
+@pytest.mark.parametrize(
+    "capacities_rps", [(2, 18), (0.08, 0.72)], ids=["several a second", "less than one a second"]
+)
 def test_pods_get_requests_by_the_capacity_that_they_report(
-    pods: list[ScriptedPod], gateway: httpx.Client
+    pods: list[ScriptedPod], gateway: httpx.Client, capacities_rps: tuple[float, float]
 ) -> None:
-    """Of λ* 2 and 18 the second pod gets nine requests for each one of the first."""
-    for pod, capacity_rps in zip(pods, (2, 18), strict=True):
+    """The second pod gets nine requests for each one of the first, however large the model is."""
+    for pod, capacity_rps in zip(pods, capacities_rps, strict=True):
         change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
         assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
     wait_until(lambda: has_learned(pods, gateway), within_s=120)
