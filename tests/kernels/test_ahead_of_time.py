@@ -61,7 +61,7 @@ SPILLING = {("sm_90", "head-96", "_decode_kernel"): 8}
 """Bytes a thread that are known and not mended: see docs/gpu.md."""
 Compiled = list[dict[str, Any]]
 WITHIN_S = 2400
-"""All is compiled in one or two minutes of a free core; beside other work it takes far longer."""
+"""All is compiled within ten minutes of a slow core; beside other work it takes far longer."""
 
 pytestmark = pytest.mark.timeout(WITHIN_S + 300)
 
