@@ -29,12 +29,13 @@ quickstart: ready at http://127.0.0.1:8000/v1
     ("said", "printed"),
     [
         ("paceline-6f5c9d8b7-x2x4z 1/1 12s", "paceline-7bd4c5f6d9-k8w2p 1/1 2m1s"),
+        ("quickstart-6f5c9d8b74-x2x4z 1/1 12s", "quickstart-5d84-5tlhr 1/1 12s"),
         ('"id": "chatcmpl-' + 32 * "a" + '"', '"id": "chatcmpl-' + 32 * "7" + '"'),
         ("│ TTFT │  1,250 ms │", "│ TTFT │ 9 ms │"),
         ("┏━━━┓\na", "┏━━━━━━━┓\na"),
         ("a   b  4.25", "a b 17"),
     ],
-    ids=["pods", "ids", "cells", "frames", "widths"],
+    ids=["pods", "a short hash", "ids", "cells", "frames", "widths"],
 )  # fmt: skip
 def test_what_each_run_has_of_its_own_is_equal(said: str, printed: str) -> None:
     assert differences(said, printed) == []

@@ -24,7 +24,8 @@ _HASH = "bcdfghjklmnpqrstvwxz2456789"
 RULES = (
     Rule("the frame of a table", re.compile(r"[─━│┃┏┓┗┛┡┩╇┳┴├┤┼└┘┌┐╭╮╰╯█·]+"), " "),
     Rule("ids of an answer", re.compile(r"\b(chatcmpl|cmpl)-[0-9a-f]{32}\b"), r"\1-<id>"),
-    Rule("the end of a pod's name", re.compile(rf"-[{_HASH}]{{8,10}}-[{_HASH}]{{5}}\b"), "-<pod>"),
+    # The first part is a number of 32 bits, digit by digit: often ten, now and then seven.
+    Rule("the end of a pod's name", re.compile(rf"-[{_HASH}]{{1,10}}-[{_HASH}]{{5}}\b"), "-<pod>"),
     Rule("an age", re.compile(r"\b(\d+[dhms])+(?= |$)", re.MULTILINE), "<age>"),
     Rule("a number", re.compile(r"\d[\d,]*(\.\d+)?"), "<n>"),
     Rule("how wide a column is", re.compile(r"[ \t]+"), " "),
