@@ -47,7 +47,7 @@ class RolledService:
             | (engine or {}),
             "sla": {"ttft": {"p99": "60s"}, "itl": {"p99": "10s"}},
             "replicas": self.replicas,
-            "resources": {"gpu": {"count": 0}, "cpu": "300m", "memory": "2Gi"},
+            "resources": {"gpu": {"count": 0}, "cpu": "300m", "memory": "3Gi"},
             "rollout": {"canarySeconds": 20} | rollout,
         }
         self.apply_spec(spec)
