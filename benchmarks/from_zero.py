@@ -20,9 +20,9 @@ import re
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Final
@@ -185,12 +185,9 @@ def _first_token(url: str) -> float:
     asked = {"model": NAME, "prompt": "The", "max_tokens": 1}
     end = time.monotonic() + WITHIN_S
     while time.monotonic() < end:
-        try:
-            # Each on a connection of its own: nobody keeps one to a pod that is not there.
+        # Until the Service has a pod, connections are refused. Each request has one of its own.
+        with suppress(httpx.TransportError):
             answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=30.0)
-        except httpx.TransportError:
-            pass
-        else:
             if answer.status_code == 200:
                 return time.time()
         time.sleep(ASK_EVERY_S)
@@ -202,7 +199,7 @@ def _stages(log: str) -> dict[str, float]:
     began: dict[str, float] = {}
     for line in log.splitlines():
         if found := STAGE.search(line):
-            at = datetime.fromisoformat(found[1][:26] + "+00:00").astimezone(UTC).timestamp()
+            at = datetime.fromisoformat(found[1]).timestamp()
             began.setdefault(found[2], at)
             began[f"{found[2]} done"] = at
     return began

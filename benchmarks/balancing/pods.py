@@ -52,7 +52,7 @@ def half_as_fast(hardware: Hardware) -> Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Where the tuner comes to rest on one pod that is one of a fleet in round robin."""
+    """The limits, margin and λ* that the tuner settles at on one pod of a fleet in round robin."""
 
     capacity_rps: float
     """λ*."""

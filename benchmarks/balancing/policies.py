@@ -13,7 +13,7 @@ from paceline_sidecar.load_report import RATE_SCALE
 
 
 class Backends(Protocol):
-    """What a gateway knows of the pods."""
+    """The pods, as a gateway sees them."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ class RoundRobin:
     """Every pod in its turn."""
 
     picked: int
-    """Where the turns begin."""
+    """The number of the pod that had the last turn."""
 
     def choose(self, turn: Turn, pods: Backends) -> int:
         """Return the one after the last."""
@@ -82,7 +82,7 @@ class Weighting:
     """The weights of all pods, worked out once for all workers."""
 
     scale: int = RATE_SCALE
-    """What a report says of one request a second, before a weight is cut to a whole number."""
+    """The rate that a report gives for one request a second."""
     weights: list[int] = field(default_factory=list)
     _reports: Reports | None = None
     _next_s: float = -math.inf
@@ -106,7 +106,7 @@ class ByUtilization:
     """In turn, by the weights of the load reports."""
 
     picked: int
-    """Where the schedule begins."""
+    """The number of picks that the schedule begins after."""
     weighting: Weighting
     _weights: list[int] = field(default_factory=list)
     _schedule: Schedule | None = None

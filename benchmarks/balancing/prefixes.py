@@ -1,4 +1,4 @@
-"""What one pod's prefix cache holds: beginnings of applications, and what sessions have said."""
+"""The prefix cache of one pod: the beginnings of applications, and the histories of sessions."""
 
 from collections import OrderedDict
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is kept of the runs: benchmarks/results/balancing/, one file for each fleet."""
+"""The results of the runs: one file for each fleet in benchmarks/results/balancing/."""
 
 from pathlib import Path
 from statistics import median
@@ -21,7 +21,7 @@ class Run(msgspec.Struct, frozen=True):
     goodput_rps: float
     ttft_p50_s: float
     ttft_p99_s: float
-    """Of those that were answered."""
+    """Of answered requests."""
     refused: float
     hits: float
     """Share of the prompt tokens that prefix caches held."""
