@@ -42,6 +42,11 @@ def _load(
     return load_model(settings, lambda _stage, _fraction: None)
 
 
+def _has_byte_products() -> bool:
+    ops = native_ops()
+    return ops is not None and ops.matmul.has_byte_products
+
+
 def _answers(loaded: LoadedModel) -> dict[str, list[int]]:
     """Answer prompts in chunks of 16 tokens, beside decodes: kept rows, windows, many blocks."""
     engine = Engine(
@@ -93,6 +98,8 @@ def test_one_call_computes_what_the_ops_compute(
     """Biases, norms of heads, norms behind attention and MLP, windows, scaled embeddings."""
     make_tiny_model(tmp_path, family, head_dim=16)
     loaded = _load(tmp_path, dtype, quantization)
+    if (dtype, quantization) == ("bfloat16", "int8") and not _has_byte_products():
+        pytest.skip("without products of bytes, rows of bfloat16 are widened for int8, op by op")
     assert loaded.runner.layer_stack is not None
 
     together = _answers(loaded)

@@ -37,7 +37,8 @@ def _ops(build: str) -> NativeOps:
     library = load_library(replace(places(os.environ), compiler=BUILDS[build])).library
     assert library is not None
     ops = NativeOps(library)
-    assert ops.matmul.has_tile_products or build != "tiles"
+    if build == "tiles" and not ops.matmul.has_tile_products:
+        pytest.skip("tiles, emulated too, need AVX-512")
     return ops
 
 

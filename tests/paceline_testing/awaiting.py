@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-_GENEROUS_S = 60.0
+_GENEROUS_S = 180.0
 
 
 async def until(reached: Callable[[], object], *, within_s: float = _GENEROUS_S) -> None:

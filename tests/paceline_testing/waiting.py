@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-_GENEROUS_S = 30.0
+_GENEROUS_S = 180.0
 
 
 def wait_until(

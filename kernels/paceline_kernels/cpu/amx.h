@@ -2,7 +2,8 @@
  *
  * C [rows, 16] += A [rows, 16 groups] x B [16 groups, 16], a group being two bfloat16 or four
  * bytes. A machine without AMX can compute the same in plain C, which tests do: the order of the
- * sums is that of Intel's manual (TDPBF16PS: even and odd inputs apart, then together). */
+ * sums is that of Intel's manual (TDPBF16PS: even and odd inputs apart, then together). Such a machine
+ * must have AVX-512, as every machine with AMX does: a panel is as wide as two tiles only there. */
 
 #pragma once
 
@@ -17,7 +18,7 @@
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#elif defined(EMULATE_TILES)
+#elif defined(EMULATE_TILES) && defined(__AVX512F__)
 #define HAS_TILES
 #endif
 

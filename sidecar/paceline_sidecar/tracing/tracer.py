@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 
 from opentelemetry import trace as api
@@ -81,7 +82,8 @@ class Tracer:
 
         def shut_down() -> None:
             self._processor.shutdown()
-            loop.call_soon_threadsafe(sent.set)
+            with suppress(RuntimeError):  # the loop may have closed: nobody waited as long
+                loop.call_soon_threadsafe(sent.set)
 
         # A daemon: nothing waits for it when the process ends.
         threading.Thread(target=shut_down, name="last spans", daemon=True).start()
