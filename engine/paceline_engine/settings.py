@@ -98,9 +98,9 @@ class Settings(BaseSettings):
     block_size: int = Field(default=BLOCK_TOKENS, ge=1)
     """Tokens in one KV block."""
     kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
-    """Share of the GPU's memory for weights and KV cache together."""
+    """Share of the GPU's memory, or the container's, for weights and KV cache together."""
     kv_cache_bytes: int | None = Field(default=None, ge=1)
-    """Overrides the fraction; 1 GiB by default on a CPU."""
+    """Overrides the fraction; on a CPU what the fraction leaves is by default 1 GiB at most."""
     prefix_caching: bool = True
     scheduling: Scheduling = "continuous"
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""

@@ -37,20 +37,40 @@ def measure(device: torch.device) -> DeviceMemory:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     host = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
     memory = DeviceMemory(host["MemTotal"], host["MemAvailable"])
-    return _within_container(memory, Path("/sys/fs/cgroup"))
+    return within_container(memory, Path("/sys/fs/cgroup"))
 
 
-def _within_container(host: DeviceMemory, cgroup: Path) -> DeviceMemory:
-    """Keep to the container's limit, which the kernel kills for whatever the host has free."""
-    try:
-        limit = int((cgroup / "memory.max").read_text())  # "max" is no number: no limit
-        used = int((cgroup / "memory.current").read_text())
-        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):
-        return host
-    # Cached files count as used, but the kernel drops them before it kills.
-    free = limit - used + int(stat.get("inactive_file", 0))
-    return DeviceMemory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
+@dataclass(frozen=True, slots=True)
+class _CgroupFiles:
+    """Where a version of cgroups tells of a container's memory."""
+
+    folder: str
+    limit: str
+    used: str
+    cached: str
+    """In `memory.stat`: cached files that nobody has read lately."""
+
+
+_VERSIONS = (
+    _CgroupFiles(".", "memory.max", "memory.current", "inactive_file"),
+    _CgroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def within_container(host: DeviceMemory, root: Path) -> DeviceMemory:
+    """Keep to the container's limit, beyond which the kernel kills, whatever the host has free."""
+    for files in _VERSIONS:
+        cgroup = root / files.folder
+        try:
+            limit = int((cgroup / files.limit).read_text())  # "max" is no number: no limit
+            used = int((cgroup / files.used).read_text())
+            stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):
+            continue
+        # Cached files count as used, but the kernel drops them before it kills.
+        free = limit - used + int(stat.get(files.cached, 0))
+        return DeviceMemory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
+    return host
 
 
 def weight_bytes(
@@ -163,18 +183,19 @@ def staged_bytes(settings: Settings, config: ModelConfig, dtype: torch.dtype) ->
 def kv_bytes(
     settings: Settings, device: torch.device, memory: DeviceMemory, step_bytes: int
 ) -> int:
-    """Return the KV cache's memory: what is free after the weights and beside a full step."""
-    if settings.kv_cache_bytes is not None:
-        wanted, origin = settings.kv_cache_bytes, "PACELINE_ENGINE_KV_CACHE_BYTES"
-    elif device.type == "cpu":
-        wanted, origin = CPU_KV_BYTES, "the default on a CPU"
-    else:
+    """Return the KV cache's memory: what is free after the weights and beside a full step.
+
+    On a CPU not more than a default: the kernel kills a container that fills all it may have.
+    Raises `DoesNotFit` for a size that was asked for and is not free.
+    """
+    if (wanted := settings.kv_cache_bytes) is None:
         reserved = int(memory.total_bytes * (1 - settings.kv_cache_memory_fraction))
-        return max(0, memory.free_bytes - reserved - step_bytes)
+        left = max(0, memory.free_bytes - reserved - step_bytes)
+        return min(left, CPU_KV_BYTES) if device.type == "cpu" else left
     if wanted > memory.free_bytes:
         raise DoesNotFit(
-            f"The KV cache is to have {_gib(wanted)} ({origin}), but after the weights only "
-            f"{_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
+            f"The KV cache is to have {_gib(wanted)} (PACELINE_ENGINE_KV_CACHE_BYTES), but after "
+            f"the weights only {_gib(memory.free_bytes)} of {_gib(memory.total_bytes)} are free."
         )
     return wanted
 
