@@ -14,8 +14,10 @@ GIB = 1 << 30
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
-def _settings(**asked: float) -> Settings:
-    return Settings(model_uri="file:///models/any", **asked)
+def _settings(asked: int | None = None) -> Settings:
+    return Settings(
+        model_uri="file:///models/any", kv_cache_memory_fraction=0.9375, kv_cache_bytes=asked
+    )
 
 
 @pytest.mark.parametrize(
@@ -33,18 +35,17 @@ def test_a_full_step_and_the_reserved_share_stay_free(
 ) -> None:
     """Else a container on a CPU is killed as soon as requests have filled the cache."""
     memory = DeviceMemory(total_bytes=16 * GIB, free_bytes=free)
-    settings = _settings(kv_cache_memory_fraction=0.9375)
 
-    assert kv_bytes(settings, device, memory, step_bytes=GIB) == wanted
+    assert kv_bytes(_settings(), device, memory, step_bytes=GIB) == wanted
 
 
 def test_a_size_that_is_asked_for_is_kept_or_refused() -> None:
     """It is never made smaller in silence."""
     memory = DeviceMemory(total_bytes=4 * GIB, free_bytes=2 * GIB)
 
-    assert kv_bytes(_settings(kv_cache_bytes=2 * GIB), CPU, memory, step_bytes=GIB) == 2 * GIB
+    assert kv_bytes(_settings(2 * GIB), CPU, memory, step_bytes=GIB) == 2 * GIB
     with pytest.raises(DoesNotFit, match=r"3\.00 GiB .*but after the weights only 2\.00 GiB"):
-        kv_bytes(_settings(kv_cache_bytes=3 * GIB), CPU, memory, step_bytes=GIB)
+        kv_bytes(_settings(3 * GIB), CPU, memory, step_bytes=GIB)
 
 
 VERSION_2 = {
