@@ -62,6 +62,8 @@ class Work:
     """Requests that were served to their end, a second, over the last minute."""
     kv_share: float | None = None
     """Of its KV blocks, how many are held."""
+    cost_per_million_output: float | None = None
+    """What a million output tokens cost; None where no price is declared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What the page shows of a service of this machine, from its live view and one reading. Pure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paceline_cli.live_page.reading import Reading
 from paceline_cli.sla_targets import all_targets
@@ -102,9 +103,12 @@ def _limits(view: LiveView) -> Limits:
 
 
 def _work(view: LiveView, reading: Reading | None) -> Work:
+    cost = view.report.cost if view.report else None
+    per_million = cost.per_million_output if cost else None
     if reading is None:
         pod = view.pod
-        return Work(running=pod.running, waiting=pod.waiting) if pod else Work()
+        now = Work(running=pod.running, waiting=pod.waiting) if pod else Work()
+        return replace(now, cost_per_million_output=per_million)
     load, capacity = reading.evidence.load, reading.evidence.limits.capacity
     return Work(
         running=load.running,
@@ -114,6 +118,7 @@ def _work(view: LiveView, reading: Reading | None) -> Work:
         prompt_tps=reading.prompt_tps,
         finished_rps=finished_rps(reading.evidence),
         kv_share=load.kv_used_blocks / capacity.num_blocks if capacity.num_blocks else None,
+        cost_per_million_output=per_million,
     )
 
 

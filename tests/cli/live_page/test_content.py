@@ -8,7 +8,7 @@ from paceline_cli.live_page.history import Past
 from paceline_cli.up.screen import LiveView
 from paceline_page.content import Bar, State, histogram
 from paceline_testing.reports import a_change, a_pod_report, a_report, observed
-from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_report import ServiceReport, TokenCost
 from paceline_tuner.service_spec import SLA, TuningSpec
 
 SPEC = TuningSpec(sla=SLA(ttft_p99_ms=8000.0, itl_p99_ms=400.0))
@@ -47,6 +47,14 @@ def test_before_the_first_report_nothing_is_made_up() -> None:
     assert shown.limits.batch_size is None
     assert shown.advice_note == "nothing is measured yet"
     assert msgspec.json.decode(msgspec.json.encode(shown))["quantile"] == "p99"
+
+
+@pytest.mark.parametrize("cost", [TokenCost(per_million_output=1.25, per_million_total=0.5), None])
+def test_the_cost_stands_where_a_price_is_declared(cost: TokenCost | None) -> None:
+    """Of output tokens, as the table in the terminal says it."""
+    shown = content(a_view(a_report(cost=cost)), (), (), None)
+
+    assert shown.work.cost_per_million_output == (cost.per_million_output if cost else None)
 
 
 def test_every_series_has_a_value_at_each_time() -> None:

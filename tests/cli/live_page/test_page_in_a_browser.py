@@ -16,7 +16,7 @@ from paceline_testing.reports import a_change, a_pod_report, a_report, observed
 from paceline_testing.services import a_service
 from paceline_testing.telemetry import a_request, a_step, a_telemetry
 from paceline_tuner import telemetry as answers
-from paceline_tuner.service_report import ServiceReport
+from paceline_tuner.service_report import ServiceReport, TokenCost
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget
 
@@ -93,7 +93,7 @@ async def test_the_page_shows_the_service_and_complains_of_nothing(
     """Latencies beside targets, load, limits, decisions and advice; no error in the console."""
     ticks = [a_report(at=NOW - 60 + 5 * i, history=(a_change(at=NOW - 30),)) for i in range(12)]
     late = a_pod_report(observed=observed(itl_p99_ms=1200.0), verdict="Violating")
-    scripted.serve(*ticks, a_report(at=NOW, pods=(late,)))
+    scripted.serve(*ticks, a_report(at=NOW, pods=(late,), cost=TokenCost(1.2345, 0.5)))
 
     async with scripted.page.served() as address:
         await tab.go(address)
@@ -108,6 +108,7 @@ async def test_the_page_shows_the_service_and_complains_of_nothing(
     for text in (
         "quickstart", "builtin://m", "1,200 ms", "of 400 ms", "✗ 3.0 times the target", "✓ met",
         "✗ Violating the SLA", "SLA:itl", "Tracking", "tokens 2048 → 160", "ITL binds", "1.5 s",
+        "1.23", "cost of 1M output tokens",
     ):  # fmt: skip
         assert text in shown
     assert min(paths) > 100
