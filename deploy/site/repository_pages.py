@@ -16,9 +16,8 @@ from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parents[2]
 _HOME: Final = "README.md"
-_LINK: Final = re.compile(
-    r"(?P<before>!?\[(?:[^\[\]]|\[[^\]]*\])*\]\()(?P<target>[^)\s#]+)(?P<rest>(?:#[^)\s]*)?\))"
-)
+# From the end of what is shown on: that may be a picture, which is a link itself.
+_LINK: Final = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<rest>(?:#[^)\s]*)?\))")
 _FENCE: Final = re.compile(r"^(```.*?^```|    .*?$)", re.MULTILINE | re.DOTALL)
 _ELSEWHERE: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//|#")
 _LANGUAGES: Final = {".py": "python", ".yaml": "yaml", ".lua": "lua", ".sh": "sh", ".txt": "text"}

@@ -38,6 +38,7 @@ def test_the_first_page_is_the_readme(warnings_and_site: tuple[list[str], Path])
 
     assert 'href="tuner.html"' in text
     assert 'src="images/demo-p99.png"' in text
+    assert '<a href="lanes.html"><img' in text  # a picture that is a link
 
 
 def test_files_beside_the_docs_are_pages_too(warnings_and_site: tuple[list[str], Path]) -> None:
