@@ -11,10 +11,10 @@ from step_work.work import StepWork, work_of
 RANKS = 2
 
 
-def rank_work(name: str, *, by_peers: bool) -> StepWork:
-    """Run the step in one rank, the other being silent."""
+def rank_work(name: str, *, by_peers: bool, num_layers: int | None = None) -> StepWork:
+    """Run the step in one rank, the other being silent; with the model's own layers, or so many."""
     with ranks_alone(RANKS, nvlink=by_peers):
-        work = work_of(fake_model(name, RANKS), DECODE)
+        work = work_of(fake_model(name, RANKS, num_layers=num_layers), DECODE)
     by = "peer memory" if by_peers else "NCCL"
     step = replace(DECODE, name=f"{DECODE.name}, each of two ranks, by {by}")
     return replace(work, step=step)

@@ -123,13 +123,17 @@ class FakeModel:
         runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
-def fake_model(name: str, ranks: int = 1, **asked: Any) -> FakeModel:
+def fake_model(
+    name: str, ranks: int = 1, *, num_layers: int | None = None, **asked: Any
+) -> FakeModel:
     """Load the shapes of a model that the suite knows.
 
-    `ranks`: the first one's part of so many. `asked`: settings beside the usual ones.
+    `ranks`: the first one's part of so many. `num_layers`: instead of the model's own. `asked`:
+    settings beside the usual ones.
     """
     fake = FakeCuda(num_gpus=ranks)
-    config = from_hugging_face({**CONFIGS[name]})
+    fewer = {} if num_layers is None else {"num_hidden_layers": num_layers}
+    config = from_hugging_face({**CONFIGS[name], **fewer})
     settings = Settings.model_validate(
         {
             "device": "cuda",

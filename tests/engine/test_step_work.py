@@ -35,6 +35,8 @@ MOST_SURPLUS_GATED = {"qwen2.5-0.5b": 0.069, "llama-3.2-1b": 0.031, "llama-3.1-8
 MOST_SURPLUS_BESIDE_L2 = {"qwen2.5-0.5b": 0.065, "llama-3.2-1b": 0.027, "llama-3.1-8b": 0.020}
 """The same where an H200's L2 is read: what is left are writes, most of them of the MLP."""
 STEPS = tuple(LAUNCHES_OF_A_LAYER)
+FEW = 4
+"""Layers, where one is looked at."""
 
 
 @cache
@@ -43,23 +45,39 @@ def model_of(name: str) -> FakeModel:
     return fake_model(name)
 
 
-def of_a_layer(work: StepWork) -> int:
-    return sum(work.of_a_layer.values())
+@cache
+def work(name: str, step: Step) -> StepWork:
+    """Count each step as it is served once: that takes seconds."""
+    return work_of(model_of(name), step)
+
+
+@cache
+def small_work(name: str, step: Step) -> StepWork:
+    """Count a step of few layers, which are like all others."""
+    return work_of(fake_model(name, num_layers=FEW), step)
+
+
+@cache
+def small_rank_work(name: str, *, by_peers: bool) -> StepWork:
+    """The same of one of two ranks."""
+    return rank_work(name, by_peers=by_peers, num_layers=FEW)
+
+
+def of_a_layer(found: StepWork) -> int:
+    return sum(found.of_a_layer.values())
 
 
 @pytest.mark.parametrize("name", MOST_SURPLUS)
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
 def test_a_layer_launches_no_more(name: str, step: Step) -> None:
     """Each launch less is some microseconds less, in every layer."""
-    assert of_a_layer(work_of(model_of(name), step)) <= LAUNCHES_OF_A_LAYER[step]
+    assert of_a_layer(small_work(name, step)) <= LAUNCHES_OF_A_LAYER[step]
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS.items())
 def test_decodes_move_little_more_than_they_must(name: str, most: float) -> None:
     """Weights, keys and values, and logits are what no step can do without."""
-    work = work_of(model_of(name), DECODE)
-
-    assert 0 < work.surplus <= most
+    assert 0 < work(name, DECODE).surplus <= most
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_FUSED.items())
@@ -67,25 +85,25 @@ def test_a_layer_of_fused_products_launches_six(name: str, most: float) -> None:
     """Of all layers but the first and last, whose norms are joined to embedding and head."""
     model = model_of(name)
     (everything, *_) = possible_plans(model.decoder)
-    work = fused.fused_work(model, DECODE, everything)
+    decode = fused.fused_work(model, DECODE, everything)
     layers, outside = model.config.num_layers, 13
 
-    assert len(work.launches) == 6 * layers + outside
-    assert sum(one.label == "row_product" for one in work.launches) == 4 * layers - 2
-    assert 0 < work.surplus <= most
+    assert len(decode.launches) == 6 * layers + outside
+    assert sum(one.label == "row_product" for one in decode.launches) == 4 * layers - 2
+    assert 0 < decode.surplus <= most
     with model.fusing(everything):
         prompt = work_of(model, PREFILL)
-    assert prompt.of_a_layer == work_of(model, PREFILL).of_a_layer
+    assert prompt.of_a_layer == work(name, PREFILL).of_a_layer
 
 
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_GATED.items())
 def test_a_gate_within_its_product_is_not_moved(name: str, most: float) -> None:
     """Gate and up are neither written nor read again: a launch less a layer."""
     model = model_of(name)
-    work = fused.fused_work(model, DECODE, frozenset({"gate"}))
+    gated = fused.fused_work(model, DECODE, frozenset({"gate"}))
 
-    assert of_a_layer(work) == LAUNCHES_OF_A_LAYER[DECODE] - 1
-    assert 0 < work.surplus <= most
+    assert of_a_layer(gated) == LAUNCHES_OF_A_LAYER[DECODE] - 1
+    assert 0 < gated.surplus <= most
 
 
 def test_a_start_takes_what_the_model_says_is_faster() -> None:
@@ -96,19 +114,18 @@ def test_a_start_takes_what_the_model_says_is_faster() -> None:
 
     assert next(iter(plans)) == frozenset()
     chosen = fused.taken(plans, gpu)
-    timed = {plan: fused.timed_s(work, gpu) for plan, work in plans.items()}
+    timed = {plan: fused.timed_s(found, gpu) for plan, found in plans.items()}
     assert chosen == min(timed, key=lambda plan: timed[plan]) != frozenset()
     assert predict(plans[chosen], gpu).likely < predict(plans[frozenset()], gpu).likely
-    assert work_of(model, SINGLE).of_a_layer == plans[frozenset()].of_a_layer
+    assert work("qwen2.5-0.5b", SINGLE).of_a_layer == plans[frozenset()].of_a_layer
 
 
 def test_no_layer_launches_or_moves_more_than_before() -> None:
     """What was counted first is printed beside what is counted now."""
-    model = model_of("qwen2.5-0.5b")
-    works = [work_of(model, step) for step in before.LAUNCHES_OF_A_LAYER]
+    works = [work("qwen2.5-0.5b", step) for step in before.LAUNCHES_OF_A_LAYER]
     table = before.table_of(works)
 
-    assert all(of_a_layer(work) < before.LAUNCHES_OF_A_LAYER[work.step] for work in works)
+    assert all(of_a_layer(each) < before.LAUNCHES_OF_A_LAYER[each.step] for each in works)
     assert "launches a layer 11 -> 9, surplus 15.1% -> 10.1%" in table
 
 
@@ -123,12 +140,12 @@ def test_the_page_has_what_is_predicted_now() -> None:
 @pytest.mark.parametrize(("name", "most"), MOST_SURPLUS_BESIDE_L2.items())
 def test_decodes_read_little_from_memory_that_l2_may_hold(name: str, most: float) -> None:
     """What is written counts still, and a larger cache never holds less."""
-    work = work_of(model_of(name), DECODE)
-    beside = [work.surplus_beside(gpu.l2_bytes) for gpu in GPUS.values()]
+    found = work(name, DECODE)
+    beside = [found.surplus_beside(gpu.l2_bytes) for gpu in GPUS.values()]
 
     assert beside == sorted(beside, reverse=True)
-    assert work.surplus_beside(0) == work.surplus
-    assert 0 < work.surplus_beside(GPUS["H200"].l2_bytes) <= most
+    assert found.surplus_beside(0) == found.surplus
+    assert 0 < found.surplus_beside(GPUS["H200"].l2_bytes) <= most
 
 
 def a_copy(source: Tensor, into: Tensor) -> tuple[Launch, int, int]:
@@ -152,7 +169,7 @@ def test_what_was_touched_too_long_ago_is_read_from_memory() -> None:
 def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every layer, with the bytes that it moves."""
     model = model_of("qwen2.5-0.5b")
-    before = work_of(model, DECODE)
+    before = work("qwen2.5-0.5b", DECODE)
 
     def copied(*args: Any, **kwargs: Any) -> Tensor:
         return paged_decode_attention(*args, **kwargs).clone()
@@ -167,13 +184,13 @@ def test_a_launch_more_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_rank_of_two_moves_half_and_meets_twice_a_layer() -> None:
     """Beside a GPU's own launches; embedding, head and logits are whole on the first rank."""
-    alone = work_of(model_of("llama-3.1-8b"), DECODE)
-    rank = rank_work("llama-3.1-8b", by_peers=False)
+    alone = small_work("llama-3.1-8b", DECODE)
+    rank = small_rank_work("llama-3.1-8b", by_peers=False)
     sums = [one for one in rank.launches if one.kind == "sum of ranks"]
     tokens = [one for one in rank.launches if one.kind == "tokens to ranks"]
 
     assert of_a_layer(rank) == of_a_layer(alone) + 2
-    assert len(rank.launches) == len(alone.launches) + 2 * 32 + 1
+    assert len(rank.launches) == len(alone.launches) + 2 * FEW + 1
     assert {one.written for one in sums} == {64 * 4096 * 2}
     assert [one.written for one in tokens] == [64 * 8]
     assert all(one.in_graph for one in (*sums, *tokens))
@@ -192,8 +209,8 @@ def test_a_kernel_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_bytes_are_those_of_the_readmes() -> None:
     """Llama-3.1-8B, 64 rows of 1,024 tokens: 268 MB of keys and values a layer."""
-    work = work_of(model_of("llama-3.1-8b"), DECODE)
-    attention = next(one for one in work.launches if one.label == "decode")
+    decode = work("llama-3.1-8b", DECODE)
+    attention = next(one for one in decode.launches if one.label == "decode")
     kv, queries_and_results = 268_435_456, 2 * 64 * 32 * 128 * 2
     most_parts = 2 * 64 * 2 * 32 * 129 * 4  # each row has one joint or none; written and read
 
@@ -204,40 +221,40 @@ def test_the_bytes_are_those_of_the_readmes() -> None:
 
 def test_a_prompt_is_bound_by_its_products() -> None:
     """Twice the weights for each token, and four numbers of each head for each pair."""
-    work = work_of(model_of("llama-3.1-8b"), PREFILL)
+    prompt = work("llama-3.1-8b", PREFILL)
     layers, head = 6_979_321_856, 525_336_576
     pairs = 2048 * 2049 // 2
     attention = 4 * pairs * 32 * 128 * 32
 
     exact = 2 * 2048 * layers + 2 * head + attention
-    assert work.flops == pytest.approx(exact, rel=0.03)  # the last layer computes one row
+    assert prompt.flops == pytest.approx(exact, rel=0.03)  # the last layer computes one row
 
 
 def test_a_table_has_every_launch() -> None:
     """By kind, with how often a layer has it."""
-    work = work_of(model_of("qwen2.5-0.5b"), DECODE)
-    table = table_of(work)
+    decode = work("qwen2.5-0.5b", DECODE)
+    table = table_of(decode)
 
-    assert all(one.label in table for one in work.launches)
-    assert f"surplus {work.surplus:.1%}" in table
+    assert all(one.label in table for one in decode.launches)
+    assert f"surplus {decode.surplus:.1%}" in table
 
 
 def test_in_pieces_attention_is_launched_by_the_host() -> None:
     """Everything else of all layers but the last is replayed, a graph a layer."""
-    work = work_of(model_of("qwen2.5-0.5b"), IN_PIECES)
+    pieces = work("qwen2.5-0.5b", IN_PIECES)
 
-    launched = [one.label for one in work.launches if not one.in_graph]
+    launched = [one.label for one in pieces.launches if not one.in_graph]
     assert launched.count("prefill") == launched.count("decode") == 24
     assert launched.count("gate_mul") == 1
-    assert sum(one.label == "gate_mul" for one in work.launches) == 24
+    assert sum(one.label == "gate_mul" for one in pieces.launches) == 24
 
 
 def test_pieces_write_where_the_next_one_reads() -> None:
     """Only the first one copies what it leaves: its norm takes memory of its own."""
-    work = work_of(model_of("llama-3.1-8b"), IN_PIECES)
+    pieces = work("llama-3.1-8b", IN_PIECES)
 
-    copies = [one for one in work.launches if one.in_graph and one.kind == "copy"]
-    config = work.config
+    copies = [one for one in pieces.launches if one.in_graph and one.kind == "copy"]
+    config = pieces.config
     tokens = padded_size(piecewise_sizes(8192), IN_PIECES.num_tokens)
     sizes = (config.qkv_size, config.hidden_size)
     assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
@@ -248,7 +265,7 @@ def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:
     model = model_of("qwen2.5-0.5b")
     with dependent.turned(on=True):
         early = work_of(model, DECODE)
-    usual = work_of(model, DECODE)
+    usual = work("qwen2.5-0.5b", DECODE)
 
     for one in early.launches:
         assert is_dependent(one) == (one.kind == "kernel"), one.label
@@ -260,17 +277,17 @@ def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:
 
 def test_only_a_step_of_decodes_is_in_a_graph() -> None:
     """Copies to and from the host are never in it."""
-    model = model_of("qwen2.5-0.5b")
+    mixed, decode = (work("qwen2.5-0.5b", step) for step in (MIXED, DECODE))
 
-    assert not any(one.in_graph for one in work_of(model, MIXED).launches)
-    outside = [one.label for one in work_of(model, DECODE).launches if not one.in_graph]
+    assert not any(one.in_graph for one in mixed.launches)
+    outside = [one.label for one in decode.launches if not one.in_graph]
     assert outside == ["cpu to cuda", "aten.clone", "cuda to cpu"]
 
 
 def test_ranks_that_read_each_other_launch_two_sums_more_a_layer() -> None:
     """The products before them write where they are read, so nothing is copied."""
-    by_peers, by_nccl = (rank_work("llama-3.2-1b", by_peers=each) for each in (True, False))
-    alone = work_of(model_of("llama-3.2-1b"), DECODE)
+    by_peers, by_nccl = (small_rank_work("llama-3.2-1b", by_peers=each) for each in (True, False))
+    alone = small_work("llama-3.2-1b", DECODE)
 
     assert by_peers.of_a_layer["symm_mem.one_shot_all_reduce_out"] == 2
     assert by_nccl.of_a_layer["c10d.allreduce_"] == 2
@@ -279,8 +296,8 @@ def test_ranks_that_read_each_other_launch_two_sums_more_a_layer() -> None:
 
 def test_each_norm_behind_a_sum_could_be_one_with_it() -> None:
     """Two a layer; the first norm of a step is the embedding's."""
-    work = rank_work("llama-3.2-1b", by_peers=True)
+    rank = small_rank_work("llama-3.2-1b", by_peers=True)
 
-    fused = without_norms_behind_sums(work)
+    joined = without_norms_behind_sums(rank)
 
-    assert len(work.launches) - len(fused.launches) == 2 * work.config.num_layers
+    assert len(rank.launches) - len(joined.launches) == 2 * rank.config.num_layers

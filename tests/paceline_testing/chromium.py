@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("google-chrome")
 _DEADLINE_S: Final = 120.0
 """Of one condition; generous, for machines with much else to do."""
+_NAVIGATED: Final = "Inspected target navigated or closed"
 _FLAGS: Final = (
     "--headless=new",
     "--no-sandbox",  # tests of containers run as root
@@ -27,6 +28,10 @@ _FLAGS: Final = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+
+
+class NavigatedError(Exception):
+    """The page went before it had answered; another is there, or soon will be."""
 
 
 class Tab:
@@ -62,6 +67,8 @@ class Tab:
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         said = await asyncio.wait_for(answer, _DEADLINE_S)
+        if said.get("error", {}).get("message") == _NAVIGATED:
+            raise NavigatedError(_NAVIGATED)
         assert "error" not in said, said
         return said["result"]
 
@@ -92,10 +99,16 @@ class Tab:
         return said["result"].get("value")
 
     async def until(self, condition: str) -> None:
-        """Return once a JavaScript condition holds, at each drawn frame."""
+        """Return once a JavaScript condition holds, of whatever page is there then."""
         async with asyncio.timeout(_DEADLINE_S):
-            while not await self.value(f"Boolean({condition})"):
-                await self.value("new Promise((next) => setTimeout(next, 30))")
+            while not await self._holds(condition):  # noqa: ASYNC110 - a page sets no event of ours
+                await asyncio.sleep(0.03)
+
+    async def _holds(self, condition: str) -> bool:
+        try:
+            return bool(await self.value(f"Boolean({condition})"))
+        except NavigatedError:
+            return False
 
     async def text(self, selector: str = "body") -> str:
         """Return what a person reads there."""
