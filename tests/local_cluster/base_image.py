@@ -1,8 +1,9 @@
-"""The images that a machine without a registry cannot pull: a Debian with Python, and pause."""
+"""The images that a machine without a registry cannot pull: a Debian, and single programs."""
 
 import io
 import subprocess
 import tarfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,18 +46,30 @@ PYTHON = BaseImage(("ca-certificates", "python3", "python3-venv"))
 PYTHON_AND_GCC = BaseImage((*PYTHON.packages, "gcc", "libc6-dev"))
 
 
-def pause_archive(binary: Path, *, reference: str) -> Path:
-    """An OCI archive of the one static program that holds a pod's namespaces."""
-    path = CACHE / f"pause-{digest(reference, binary.read_bytes())}.tar"
+def program_image(binary: Path, *, debian: Sequence[str] | None = None) -> tuple[str, Path]:
+    """Return the reference of an image that runs one program, and its archive."""
+    reference = f"paceline.local/{binary.name}:{digest(binary.read_bytes(), *(debian or ()))}"
+    return reference, program_archive(binary, reference=reference, debian=debian)
+
+
+def program_archive(binary: Path, *, reference: str, debian: Sequence[str] | None = None) -> Path:
+    """Return an OCI archive that runs one program, which stands at `/NAME`.
+
+    A static program is all of the image; another stands in a minimal Debian with these packages.
+    """
+    path = CACHE / f"{binary.name}-{digest(reference, binary.read_bytes())}.tar"
     with locked("base-image"):
         if not path.exists():
             pack(
-                rootfs=_tar_of(binary), name=reference, config={"Entrypoint": ["/pause"]}, out=path
+                rootfs=_with_program(b"" if debian is None else _debian(debian), binary),
+                name=reference,
+                config={"Entrypoint": [f"/{binary.name}"], "Env": [f"{_PATH}:/"]},
+                out=path,
             )
     return path
 
 
-def _debian(packages: tuple[str, ...]) -> bytes:
+def _debian(packages: Sequence[str]) -> bytes:
     command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
     result = subprocess.run([*command, _SUITE, "-"], capture_output=True, check=False)
     if result.returncode != 0:
@@ -64,12 +77,12 @@ def _debian(packages: tuple[str, ...]) -> bytes:
     return result.stdout
 
 
-def _tar_of(binary: Path) -> bytes:
-    member = tarfile.TarInfo("pause")
+def _with_program(rootfs: bytes, binary: Path) -> bytes:
+    member = tarfile.TarInfo(binary.name)
     member.mode = 0o755
     content = binary.read_bytes()
     member.size = len(content)
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    out = io.BytesIO(rootfs)
+    with tarfile.open(fileobj=out, mode="a" if rootfs else "w") as archive:
         archive.addfile(member, io.BytesIO(content))
     return out.getvalue()

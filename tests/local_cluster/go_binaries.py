@@ -99,6 +99,7 @@ KEDA = Module(
     ),
 )
 
+COREDNS = Module(name="coredns", packages=("./coredns",))
 ENVOY_GATEWAY = Module(
     name="envoy-gateway", packages=("github.com/envoyproxy/gateway/cmd/envoy-gateway",)
 )

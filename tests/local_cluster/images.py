@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol
 
 from local_cluster import base_image, machine, wheels
@@ -102,10 +103,19 @@ def wanted() -> list[Image]:
     ]
 
 
-def ready(node: Node, images: list[Image]) -> dict[str, str]:
-    """Build what the node lacks, drop images of older trees; return image names by part."""
+def ready(
+    node: Node, images: list[Image], archives: Mapping[str, Path] = MappingProxyType({})
+) -> dict[str, str]:
+    """Build what the node lacks, drop images of older trees; return image names by part.
+
+    `archives` are images of others, by reference, that the node gets besides.
+    """
     store = _Store(node)
-    store.add(PAUSE_IMAGE, base_image.pause_archive(node.binaries["pause"], reference=PAUSE_IMAGE))
+    for reference, archive in archives.items():
+        store.add(reference, archive)
+    store.add(
+        PAUSE_IMAGE, base_image.program_archive(node.binaries["pause"], reference=PAUSE_IMAGE)
+    )
     for image in images:
         if image.reference not in store.names():
             make_room(store, machine.free_disk_gb)

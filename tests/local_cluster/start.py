@@ -45,12 +45,16 @@ def control_plane() -> Iterator[Cluster]:
 
 @contextmanager
 def whole(
-    *, returns: Mapping[str, float] = MappingProxyType({}), node_grace: str = "50s"
+    *,
+    returns: Mapping[str, float] = MappingProxyType({}),
+    node_grace: str = "50s",
+    archives: Mapping[str, Path] = MappingProxyType({}),
 ) -> Iterator[Cluster]:
     """All of Kubernetes with one node, enclosed, with the images of this tree on the node.
 
     `returns` names parts that may be ended, and after how many seconds each is started again.
-    `node_grace` is for how long the node may say nothing before it is taken for lost.
+    `node_grace` is for how long the node may say nothing before it is taken for lost. `archives`
+    are images of others that the node gets as well, by reference.
     """
     machine.prepare_node()
     binaries = all_binaries()
@@ -74,7 +78,7 @@ def whole(
         )
         started_at = time.monotonic()
         with enclosed(plan):
-            names = images.ready(node, images.wanted())
+            names = images.ready(node, images.wanted(), archives)
             cluster = Cluster(
                 credentials.kubeconfig("admin"), images=names, audit_log=plane.audit_log
             )

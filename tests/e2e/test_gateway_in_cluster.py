@@ -1,0 +1,156 @@
+"""Envoy Gateway as its chart installs it, in front of two pods of a real service on a real node.
+
+`examples/gateway/service.yaml` is applied as people do; only its pods ask for less CPU.
+"""
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from local_cluster import start
+from local_cluster.cluster import Cluster
+from local_cluster.gateway_chart import GatewayImages, gateway_installed
+from local_cluster.names import coredns_image, serve_names
+from paceline_cli.traffic.offered_load import OfferedLoad, TokenLengths
+from paceline_testing.background_load import background_load
+from paceline_testing.gateway_objects import example
+from paceline_testing.rolled_service import WITHIN_S, RolledService, chart_installed
+from paceline_testing.waiting import wait_until
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1800, func_only=True)]
+
+_NAME: Final = "chat"
+_CLASS: Final = ("GatewayClass", "Gateway")
+_LOAD: Final = OfferedLoad(
+    rate_rps=1.0,
+    cv=1.0,
+    prompt_tokens=TokenLengths(median=24, sigma=0.3, min=8, max=48),
+    output_tokens=TokenLengths(median=8, sigma=0.4, min=4, max=16),
+    block_s=6.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The service, and where its gateway listens."""
+
+    service: RolledService
+    url: str
+
+    def kubectl(self, *args: str) -> str:
+        return self.service.cluster.kubectl(*args)
+
+    def pods(self) -> list[dict[str, Any]]:
+        """The service's pods that stay."""
+        label = f"--selector=serving.paceline.dev/service={_NAME}"
+        found = json.loads(self.kubectl("get", "pods", label, "-ojson"))["items"]
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def served(self) -> dict[str, float]:
+        """How many requests each pod has answered."""
+        return {pod["metadata"]["name"]: _answered(pod["status"]["podIP"]) for pod in self.pods()}
+
+
+def _answered(address: str) -> float:
+    text = httpx.get(f"http://{address}:8001/metrics", timeout=30).text
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.startswith("paceline_requests_total{")
+    )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A node with two pods and a gateway; names are looked up in the cluster's own DNS."""
+    folder: Path = tmp_path_factory.mktemp("gateway")
+    images, coredns = GatewayImages.made(), coredns_image()
+    with start.whole(archives=dict([images.gateway, images.envoy, coredns])) as cluster:
+        serve_names(cluster, coredns[0])
+        with (
+            gateway_installed(cluster, images, folder),
+            chart_installed(cluster, "paceline-system"),
+        ):
+            yield _served(cluster)
+
+
+def _served(cluster: Cluster) -> World:
+    service, route = example("service.yaml")
+    rolled = RolledService(cluster, name=_NAME, replicas=2)
+    rolled.apply_spec(service["spec"] | {"resources": {"gpu": {"count": 0}, "cpu": "300m"}})
+    models = [each for each in example("routes.yaml") if each["kind"] in _CLASS]
+    listed = {"apiVersion": "v1", "kind": "List", "items": [*models, route]}
+    cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
+    wait_until(rolled.serves, within_s=WITHIN_S, every_s=0.5)
+    cluster.kubectl("wait", "--for=condition=Programmed", "gateway/models", "--timeout=300s")
+    gateway = json.loads(cluster.kubectl("get", "gateway", "models", "-ojson"))
+    (address,) = gateway["status"]["addresses"]
+    world = World(rolled, f"http://{address['value']}:8080")
+    wait_until(lambda: _answers(world.url), within_s=WITHIN_S, every_s=0.5)
+    return world
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/v1/models", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def test_the_gateway_takes_the_policy_that_the_operator_renders(world: World) -> None:
+    """It says so itself: weights by utilization are its own work, not ours."""
+
+    def conditions() -> dict[str, str]:
+        policy = json.loads(world.kubectl("get", "backendtrafficpolicy", _NAME, "-ojson"))
+        (ancestor,) = policy.get("status", {}).get("ancestors", [{}])
+        return {each["type"]: each["status"] for each in ancestor.get("conditions", ())}
+
+    wait_until(lambda: conditions().get("Accepted") == "True", every_s=0.5)
+
+
+def test_both_pods_answer_through_one_address(world: World) -> None:
+    """And what they say of their load goes no further than the gateway."""
+    before = world.served()
+    body = {"model": _NAME, "prompt": "One, two, three,", "max_tokens": 4}
+    with httpx.Client(base_url=world.url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: client.post("/v1/completions", json=body), range(40)))
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert not any("endpoint-load-metrics" in answer.headers for answer in answers)
+    got = {name: count - before[name] for name, count in world.served().items()}
+    assert min(got.values()) > 0
+    assert sum(got.values()) >= 40
+
+
+def test_a_stream_arrives_piece_by_piece(world: World) -> None:
+    """Nothing on the way keeps it until it is whole."""
+    body = {"model": _NAME, "prompt": "Once upon a time", "max_tokens": 32, "stream": True}
+    with httpx.stream("POST", f"{world.url}/v1/completions", json=body, timeout=120) as answer:
+        pieces = [piece for piece in answer.iter_raw() if piece]
+
+    assert len(pieces) >= 8
+    assert pieces[-1].endswith(b"data: [DONE]\n\n")
+
+
+def test_a_pod_that_leaves_costs_no_request(world: World) -> None:
+    """The gateway learns of it from the cluster, and tries a refused request on the other."""
+    leaving, staying = (pod["metadata"]["name"] for pod in world.pods())
+    with background_load(world.url, _LOAD, model=_NAME) as records:
+        wait_until(lambda: len(records) >= 3, within_s=WITHIN_S)
+        world.kubectl("delete", "pod", leaving, "--wait=false")
+        wait_until(
+            lambda: leaving not in world.served() and world.service.serves(),
+            within_s=WITHIN_S,
+            every_s=1.0,
+        )
+        so_far = len(records)
+        wait_until(lambda: len(records) >= so_far + 3, within_s=WITHIN_S)
+
+    assert {(record.outcome, record.error) for record in records} == {("ok", "")}
+    assert staying in world.served()
