@@ -1,5 +1,6 @@
 """Fixtures for every part, and one guard."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("cluster"))
         elif _shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(ROOT))))
+
+
+def pytest_collection_finish() -> None:
+    """Have no collection of garbage look at thousands of tests again: the engine asks for many."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let what was kept from the collector end as usual: nanobind complains of what it leaves."""
+    gc.unfreeze()
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
