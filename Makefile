@@ -71,7 +71,7 @@ e2e-prometheus: install ## Prometheus, Alertmanager and an autoscaler take the c
 	$(PY) -m pytest -m prometheus tests/e2e
 
 .PHONY: e2e-fleet
-e2e-fleet: install ## Envoy Gateway's chart in front of two pods; and KEDA, with Prometheus and without, adds a pod under load and takes it away without a failed request.
+e2e-fleet: install ## Envoy Gateway before pods on a node; KEDA adds a pod and takes it away: no request fails.
 	$(PY) -m pytest -m fleet tests/e2e
 
 .PHONY: e2e-canary

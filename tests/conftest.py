@@ -49,13 +49,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Have no collection of garbage look at thousands of tests again: the engine asks for many."""
+    """Keep all tests out of garbage collection: the engine collects often, and they are many."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_sessionfinish() -> None:
-    """Let what was kept from the collector end as usual: nanobind complains of what it leaves."""
+    """Undo that: nanobind complains of objects that are left at the end."""
     gc.unfreeze()
 
 

@@ -100,7 +100,7 @@ class Settings(BaseSettings):
     kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
     """Share of the GPU's memory, or the container's, for weights and KV cache together."""
     kv_cache_bytes: int | None = Field(default=None, ge=1)
-    """Overrides the fraction; on a CPU what the fraction leaves is by default 1 GiB at most."""
+    """Overrides the fraction. On a CPU the default is what the fraction leaves, at most 1 GiB."""
     prefix_caching: bool = True
     scheduling: Scheduling = "continuous"
     """`static` and `dynamic` batches are padded and run until all of their requests have ended."""

@@ -147,7 +147,7 @@ class EngineSpec(Part):
     kv_cache_memory: Quantity | None = None
     """Memory of the KV cache, such as `8Gi`, instead of what `kvCacheMemoryFraction` leaves: where
     pods share a GPU, each takes a part that does not depend on who came first. On a CPU it is part
-    of `resources.memory`; when absent, 1Gi or what weights and a full step leave of that."""
+    of `resources.memory`, and when absent what the fraction leaves of that, at most 1Gi."""
     kv_cache_dtype: Literal["Auto", "FP8"] = "Auto"
     """FP8 holds nearly twice the tokens of 16 bits. A GPU must be of compute capability 8.9 or
     newer."""

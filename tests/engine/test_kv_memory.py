@@ -49,23 +49,37 @@ def test_a_size_that_is_asked_for_is_kept_or_refused() -> None:
 
 
 VERSION_2 = {
-    "memory.max": "2000",
-    "memory.current": "1200",
-    "memory.stat": "anon 900\ninactive_file 100\n",
+    "proc/self/cgroup": "0::/",
+    "sys/fs/cgroup/memory.max": "2000",
+    "sys/fs/cgroup/memory.current": "1200",
+    "sys/fs/cgroup/memory.stat": "anon 900\ninactive_file 100\n",
 }
 VERSION_1 = {
-    "memory/memory.limit_in_bytes": "2000",
-    "memory/memory.usage_in_bytes": "1200",
-    "memory/memory.stat": "cache 300\ninactive_file 1\ntotal_inactive_file 100\n",
+    "proc/self/cgroup": "4:memory:/docker/a\n2:cpu,cpuacct:/docker/a",
+    "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000",
+    "sys/fs/cgroup/memory/memory.usage_in_bytes": "1200",
+    "sys/fs/cgroup/memory/memory.stat": "cache 300\ninactive_file 1\ntotal_inactive_file 100\n",
 }
+PARENT = VERSION_2 | {
+    "proc/self/cgroup": "0::/engine",
+    "sys/fs/cgroup/engine/memory.max": "max",
+    "sys/fs/cgroup/engine/memory.current": "700",
+}
+NO_LIMIT_1 = {"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712"}
 
 
-@pytest.mark.parametrize("files", [VERSION_2, VERSION_1], ids=["version 2", "version 1"])
+def _write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "files", [VERSION_2, VERSION_1, PARENT], ids=["version 2", "version 1", "parent"]
+)
 def test_the_limit_of_the_container_counts(tmp_path: Path, files: dict[str, str]) -> None:
     """Files that the kernel may drop are free."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    _write(tmp_path, files)
 
     assert within_container(DeviceMemory(9000, 8000), tmp_path) == DeviceMemory(2000, 900)
     assert within_container(DeviceMemory(9000, 300), tmp_path) == DeviceMemory(2000, 300)
@@ -75,15 +89,13 @@ def test_the_limit_of_the_container_counts(tmp_path: Path, files: dict[str, str]
     "files",
     [
         {},
-        VERSION_2 | {"memory.max": "max"},
-        VERSION_1 | {"memory/memory.limit_in_bytes": "9223372036854771712"},
+        VERSION_2 | {"sys/fs/cgroup/memory.max": "max"},
+        VERSION_1 | NO_LIMIT_1,
     ],
     ids=["no cgroup", "no limit", "no limit, version 1"],
 )
 def test_without_a_limit_the_host_counts(tmp_path: Path, files: dict[str, str]) -> None:
     """Version 1 gives the largest number it knows."""
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    _write(tmp_path, files)
 
     assert within_container(DeviceMemory(9000, 8000), tmp_path) == DeviceMemory(9000, 8000)

@@ -99,7 +99,9 @@ def test_one_call_computes_what_the_ops_compute(
     make_tiny_model(tmp_path, family, head_dim=16)
     loaded = _load(tmp_path, dtype, quantization)
     if (dtype, quantization) == ("bfloat16", "int8") and not _has_byte_products():
-        pytest.skip("without products of bytes, rows of bfloat16 are widened for int8, op by op")
+        # Rows are widened for each product, op by op.
+        assert loaded.runner.layer_stack is None
+        return
     assert loaded.runner.layer_stack is not None
 
     together = _answers(loaded)

@@ -17,7 +17,7 @@ from step_work.work import StepWork, work_of
 
 MODEL = "qwen2.5-0.5b"
 HIDDEN, QKV, ATTENDED, MLP, LAYERS, ROWS = 896, 1152, 896, 4864, 3, 64
-"""Of its 24 layers three are enough: all but the first and the last are alike."""
+"""Three of its 24 layers are enough: all but the first and the last are alike."""
 SHAPES = ((HIDDEN, QKV), (ATTENDED, HIDDEN), (HIDDEN, 2 * MLP), (MLP, HIDDEN))
 """Inputs and outputs of a layer's products."""
 WEIGHTS = LAYERS * sum(inputs * outputs for inputs, outputs in SHAPES)
@@ -54,9 +54,10 @@ def test_weights_of_a_byte_are_half_the_bytes(quantization: str) -> None:
     assert work.flops == work_of(plain(), DECODE).flops
 
 
-def test_a_whole_model_of_bytes_moves_little_more_than_it_must() -> None:
+@pytest.mark.parametrize("quantization", ["int8", "fp8"])
+def test_a_whole_model_of_bytes_moves_little_more_than_it_must(quantization: str) -> None:
     """With all of its layers; what 2 bytes a weight move beyond theirs is 10 %."""
-    work = work_of(fake_model(MODEL, quantization="int8"), DECODE)
+    work = work_of(fake_model(MODEL, quantization=quantization), DECODE)
 
     assert 0 < work.surplus < 0.14
 

@@ -10,6 +10,8 @@ from pathlib import Path
 NODE = "10.99.0.1"
 PODS = "10.88.0.0/16"
 SERVICES = "10.96.0.0/16"
+DNS = "10.96.0.10"
+"""Where the kubelet has pods look up names; nobody answers unless a test runs CoreDNS."""
 
 _HOST_END, _NODE_END = "10.98.0.1", "10.98.0.2"
 _HOST_DEVICE = "paceline0"

@@ -46,7 +46,7 @@ class Node:
         (self.folder / "buildkitd.toml").write_text(self._buildkit_config())
         (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_config()))
         self.no_names.write_text("nameserver 127.0.0.1\n")
-        (self.folder / "resolv.conf").write_text("nameserver 10.96.0.10\n")
+        (self.folder / "resolv.conf").write_text(f"nameserver {network.DNS}\n")
 
     @property
     def no_names(self) -> Path:
@@ -169,7 +169,7 @@ root = "{CACHE / "buildkit"}"
             "failSwapOn": False,
             "containerRuntimeEndpoint": f"unix://{self.socket}",
             "resolvConf": str(self.folder / "resolv.conf"),
-            "clusterDNS": ["10.96.0.10"],
+            "clusterDNS": [network.DNS],
             "clusterDomain": "cluster.local",
             "enableControllerAttachDetach": False,
             "localStorageCapacityIsolation": False,

@@ -69,4 +69,4 @@ def test_a_pod_is_tuned_on_when_the_processes_are_killed(home: Home, pod: Served
     home.until(lambda: len(_children(home.operator.pid) - processes) == _PROCESSES)
     home.until(lambda: len(pod.pod.bodies) > before)
     home.until(lambda: home.operator.metric("paceline_operator_services_untuned") == 0.0)
-    home.until(lambda: all(ends(shard) >= 1.0 for shard in range(_PROCESSES)))
+    assert [ends(shard) for shard in range(_PROCESSES)] == [1.0] * _PROCESSES

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,16 @@ class RolledService:
 
     @contextmanager
     def under_load(
-        self, load: OfferedLoad = _STREAMS, *, keeps_connections: bool = True
+        self,
+        load: OfferedLoad = _STREAMS,
+        *,
+        keeps_connections: bool = True,
+        gateway: str | None = None,
     ) -> Iterator[list[ClientRecord]]:
-        """Stream answers through the ClusterIP; at the end each must be whole."""
+        """Stream answers through the ClusterIP, or a gateway; at the end each must be whole."""
+        reached = self.cluster.reach(f"service/{self.name}", 8000)
         with (
-            self.cluster.reach(f"service/{self.name}", 8000) as url,
+            reached if gateway is None else nullcontext(gateway) as url,
             background_load(
                 url, load, model=self.name, keeps_connections=keeps_connections
             ) as records,

@@ -1,8 +1,10 @@
 """Requests as spans, received by a real collector over OTLP/HTTP."""
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from paceline_sidecar.tracing import names
+from paceline_sidecar.tracing.export import BoundedProcessor
 from paceline_sidecar.tracing.settings import TracingSettings
 from paceline_sidecar.tracing.start import start_tracing
 from paceline_testing.collector import Collector, attributes_of
@@ -359,6 +362,23 @@ def test_a_collector_that_never_answers_delays_no_exit(
     sidecar.join()
 
     assert collector.asked >= 1
+
+
+def test_spans_that_are_sent_after_the_loop_has_closed_trouble_nobody(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that sends them outlives the wait for it."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setattr("paceline_sidecar.tracing.tracer._FAREWELL_S", 0.0)
+    is_over = threading.Event()
+    monkeypatch.setattr(BoundedProcessor, "shutdown", lambda _: is_over.wait())
+    tracing = start_tracing(TracingSettings(), service_name="chat")
+
+    assert tracing is not None
+    asyncio.run(tracing.close())
+    (sending,) = (each for each in threading.enumerate() if each.name == "last spans")
+    is_over.set()
+    sending.join()
 
 
 def test_what_waits_is_sent_on_leaving(collector: Collector, start_traced: StartSidecar) -> None:

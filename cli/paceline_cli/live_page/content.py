@@ -1,7 +1,6 @@
 """What the page shows of a service of this machine, from its live view and one reading. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from paceline_cli.live_page.reading import Reading
 from paceline_cli.sla_targets import all_targets
@@ -107,8 +106,11 @@ def _work(view: LiveView, reading: Reading | None) -> Work:
     per_million = cost.per_million_output if cost else None
     if reading is None:
         pod = view.pod
-        now = Work(running=pod.running, waiting=pod.waiting) if pod else Work()
-        return replace(now, cost_per_million_output=per_million)
+        return Work(
+            running=pod.running if pod else None,
+            waiting=pod.waiting if pod else None,
+            cost_per_million_output=per_million,
+        )
     load, capacity = reading.evidence.load, reading.evidence.limits.capacity
     return Work(
         running=load.running,

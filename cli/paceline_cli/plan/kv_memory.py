@@ -134,7 +134,11 @@ class KvMemory:
             "KV tokens", f"KV cache / {each}, blocks of {BLOCK_TOKENS}", f"{self.tokens:,}"
         )
         if self.device.memory_bytes is None:
-            said = "engine.kvCacheMemory" if self.asked_bytes else "the engine's own size on a CPU"
+            said = (
+                "engine.kvCacheMemory"
+                if self.asked_bytes
+                else "the engine's own on a CPU, if it fits"
+            )
             cache = Line("KV cache", said, _gib(self.kv_bytes))
             return *ranks, *weights, cache, *per_token, tokens
         if self.asked_bytes is not None:

@@ -1,14 +1,14 @@
 """Reads what a process may use of the machine's CPUs: affinity, topology, the cgroup's quota."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from paceline_engine.hardware.cores import Cpu, CpuShare, numbers_of
+from paceline_engine.hardware.kernel_files import cgroups, read_text
 
 _CPUS = "sys/devices/system/cpu"
 _NODES = "sys/devices/system/node"
-_CGROUPS = "sys/fs/cgroup"
 
 
 def read_share(
@@ -22,14 +22,14 @@ def read_share(
     nodes = _nodes(root)
     return CpuShare(
         tuple(Cpu(number, _core(root, number), nodes.get(number, 0)) for number in numbers),
-        num_online=len(numbers_of(_read(root / _CPUS / "online"))) or len(numbers),
+        num_online=len(numbers_of(read_text(root / _CPUS / "online"))) or len(numbers),
         quota=_quota(root),
         asked=asked or None,
     )
 
 
 def _core(root: Path, cpu: int) -> int:
-    siblings = _read(root / _CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list")
+    siblings = read_text(root / _CPUS / f"cpu{cpu}" / "topology" / "thread_siblings_list")
     return min(numbers_of(siblings), default=cpu)
 
 
@@ -38,45 +38,22 @@ def _nodes(root: Path) -> dict[int, int]:
     return {
         cpu: int(folder.name.removeprefix("node"))
         for folder in (root / _NODES).glob("node[0-9]*")
-        for cpu in numbers_of(_read(folder / "cpulist"))
+        for cpu in numbers_of(read_text(folder / "cpulist"))
     }
 
 
 def _quota(root: Path) -> float | None:
     """Return the smallest quota of the process's cgroup and those above it, in CPUs."""
-    found = [quota for folder in _cgroups(root) if (quota := _quota_of(folder)) is not None]
+    found = [quota for folder in cgroups("cpu", root) if (quota := _quota_of(folder)) is not None]
     return min(found, default=None)
-
-
-def _cgroups(root: Path) -> Iterator[Path]:
-    """Name the folders that may hold a quota.
-
-    Where a container sees its path on the host but only its own folder, that is the topmost.
-    """
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        top = root / _CGROUPS / controllers
-        if not top.exists():
-            top = root / _CGROUPS / "cpu"
-        own = Path(path.lstrip("/"))
-        yield from (top / folder for folder in (own, *own.parents))
 
 
 def _quota_of(folder: Path) -> float | None:
     """Read `cpu.max` of version 2, or the two files of version 1."""
-    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
+    quota, _, period = read_text(folder / "cpu.max").strip().partition(" ")
     if not quota:
-        quota = _read(folder / "cpu.cfs_quota_us").strip()
-        period = _read(folder / "cpu.cfs_period_us").strip()
+        quota = read_text(folder / "cpu.cfs_quota_us").strip()
+        period = read_text(folder / "cpu.cfs_period_us").strip()
     if not quota.isdecimal() or not period.isdecimal() or int(period) == 0:
         return None  # `max`, -1, or nothing
     return int(quota) / int(period)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""

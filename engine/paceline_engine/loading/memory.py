@@ -9,6 +9,7 @@ import torch
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.hardware.devices import CPU_KV_BYTES, CPU_MAX_MODEL_LEN
+from paceline_engine.hardware.kernel_files import cgroups, read_text
 from paceline_engine.hardware.model_size import Precision, size_of, step_bytes_per_token
 from paceline_engine.kv_cache import swap
 from paceline_engine.settings import Quantization, Settings
@@ -19,6 +20,12 @@ from paceline_wire.limits import Capacity
 _PROGRAMS = 640
 # Logits in a group of `paceline_kernels.sampling`, which is not imported: it needs Triton.
 _GROUP = 128
+# Of a cgroup of version 2 and of version 1: its limit, what it has, and in memory.stat the cached
+# files that nobody has read lately.
+_LIMITS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,40 +44,28 @@ def measure(device: torch.device) -> DeviceMemory:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     host = {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
     memory = DeviceMemory(host["MemTotal"], host["MemAvailable"])
-    return within_container(memory, Path("/sys/fs/cgroup"))
+    return within_container(memory, Path("/"))
 
 
-@dataclass(frozen=True, slots=True)
-class _CgroupFiles:
-    """Where a version of cgroups tells of a container's memory."""
-
-    folder: str
-    limit: str
-    used: str
-    cached: str
-    """In `memory.stat`: cached files that nobody has read lately."""
+def within_container(memory: DeviceMemory, root: Path) -> DeviceMemory:
+    """Keep to the container's limits, beyond which the kernel kills, whatever the host has free."""
+    for cgroup in cgroups("memory", root):
+        memory = _within(memory, cgroup)
+    return memory
 
 
-_VERSIONS = (
-    _CgroupFiles(".", "memory.max", "memory.current", "inactive_file"),
-    _CgroupFiles("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-
-
-def within_container(host: DeviceMemory, root: Path) -> DeviceMemory:
-    """Keep to the container's limit, beyond which the kernel kills, whatever the host has free."""
-    for files in _VERSIONS:
-        cgroup = root / files.folder
-        try:
-            limit = int((cgroup / files.limit).read_text())  # "max" is no number: no limit
-            used = int((cgroup / files.used).read_text())
-            stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-        except (OSError, ValueError):
-            continue
+def _within(memory: DeviceMemory, cgroup: Path) -> DeviceMemory:
+    for limit_file, used_file, cached_files in _LIMITS:
+        limit, used = (read_text(cgroup / name).strip() for name in (limit_file, used_file))
+        if not limit.isdecimal() or not used.isdecimal():
+            continue  # `max`, or nothing
+        stat = dict(line.split() for line in read_text(cgroup / "memory.stat").splitlines())
         # Cached files count as used, but the kernel drops them before it kills.
-        free = limit - used + int(stat.get(files.cached, 0))
-        return DeviceMemory(min(limit, host.total_bytes), max(0, min(free, host.free_bytes)))
-    return host
+        free = int(limit) - int(used) + int(stat.get(cached_files, 0))
+        return DeviceMemory(
+            min(int(limit), memory.total_bytes), max(0, min(free, memory.free_bytes))
+        )
+    return memory
 
 
 def weight_bytes(

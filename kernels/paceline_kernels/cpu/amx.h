@@ -2,8 +2,8 @@
  *
  * C [rows, 16] += A [rows, 16 groups] x B [16 groups, 16], a group being two bfloat16 or four
  * bytes. A machine without AMX can compute the same in plain C, which tests do: the order of the
- * sums is that of Intel's manual (TDPBF16PS: even and odd inputs apart, then together). Such a machine
- * must have AVX-512, as every machine with AMX does: a panel is as wide as two tiles only there. */
+ * sums is that of Intel's manual (TDPBF16PS: even and odd inputs apart, then together). That
+ * machine needs AVX-512, as every machine with AMX has: only there two tiles are as wide as a panel. */
 
 #pragma once
 

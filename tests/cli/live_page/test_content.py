@@ -51,7 +51,7 @@ def test_before_the_first_report_nothing_is_made_up() -> None:
 
 @pytest.mark.parametrize("cost", [TokenCost(per_million_output=1.25, per_million_total=0.5), None])
 def test_the_cost_stands_where_a_price_is_declared(cost: TokenCost | None) -> None:
-    """Of output tokens, as the table in the terminal says it."""
+    """The page says what a million output tokens cost, as the terminal does."""
     shown = content(a_view(a_report(cost=cost)), (), (), None)
 
     assert shown.work.cost_per_million_output == (cost.per_million_output if cost else None)

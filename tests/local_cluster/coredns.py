@@ -1,17 +1,16 @@
-"""CoreDNS in a whole cluster, for guests that look each other up by name."""
+"""CoreDNS in a whole cluster, for guests that find each other by name."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from local_cluster import network
 from local_cluster.base_image import program_image
 from local_cluster.cluster import Cluster
 from local_cluster.go_binaries import COREDNS, built
 from paceline_api.labels import Manifest
 
-ADDRESS: Final = "10.96.0.10"
-"""Of the Service that the kubelet tells every pod of."""
 _NAMESPACE: Final = "kube-system"
 _NAME: Final = "coredns"
 _COREFILE: Final = """.:53 {
@@ -22,12 +21,12 @@ _COREFILE: Final = """.:53 {
 """
 
 
-def coredns_image() -> tuple[str, Path]:
+def image() -> tuple[str, Path]:
     """Return the reference of CoreDNS' image and its archive, built where the cache lacks it."""
     return program_image(built(COREDNS) / "coredns")
 
 
-def serve_names(cluster: Cluster, reference: str) -> None:
+def serve(cluster: Cluster, reference: str) -> None:
     """Run CoreDNS of this image, and wait until it answers."""
     listed = {"apiVersion": "v1", "kind": "List", "items": [*_objects(reference)]}
     cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
@@ -79,7 +78,7 @@ def _objects(reference: str) -> Iterator[Manifest]:
         "kind": "Service",
         "metadata": named,
         "spec": {
-            "clusterIP": ADDRESS,
+            "clusterIP": network.DNS,
             "selector": labels,
             "ports": [
                 {"name": "udp", "port": 53, "protocol": "UDP"},
