@@ -204,7 +204,7 @@ class ProcessNode:
         mounted = self._mount(pod)
         for container in _containers(manifest):
             name = container["name"]
-            settings = _settings(container, manifest, mounted)
+            settings = _settings(container, _placed(manifest, pod.address), mounted)
             settings["TIMED_ENGINE_SLOWDOWN"] = str(self.slowdown)
             settings["PYTHONPATH"] = _path_to_tests()
             if name in _HOST:
@@ -364,6 +364,11 @@ def _settings(container: Json, manifest: Json, mounted: Mapping[str, Path]) -> d
                 break
         found[variable["name"]] = value
     return found
+
+
+def _placed(manifest: Json, address: str) -> Json:
+    """Give a pod its address before its containers begin, as a kubelet does."""
+    return manifest | {"status": manifest.get("status", {}) | {"podIP": address}}
 
 
 def _field(manifest: Json, path: str) -> str:
