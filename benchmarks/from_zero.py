@@ -30,6 +30,7 @@ from typing import Any, Final
 import httpx
 import yaml
 from kubernetes import client, config, watch
+from urllib3.exceptions import HTTPError
 
 from local_cluster import start
 from local_cluster.cluster import Cluster
@@ -101,6 +102,10 @@ class Pods:
             self._thread.join(WITHIN_S)
 
     def _follow(self) -> None:
+        with suppress(HTTPError):  # to stop a watch is to cut its answer short
+            self._note_events()
+
+    def _note_events(self) -> None:
         while not self._is_over.is_set():
             events = self._watch.stream(
                 self._api.list_namespaced_pod,

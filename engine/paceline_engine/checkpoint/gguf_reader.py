@@ -4,12 +4,14 @@ gguf's own reader takes counts at their word. Behind the file's end it finds val
 bytes, as many as a count asks for: an array of 2^62 of them takes all memory there is.
 """
 
+import sys
 from math import prod
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, ReaderField
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
 
 from paceline_engine.errors import CorruptModel
 
@@ -17,22 +19,22 @@ _MAX_VALUES: Final = 2_000_000
 """Of all metadata, at some 300 bytes each: 262,144 tokens with scores and types have 800,000."""
 _MAX_NAMES: Final = 65_536
 """Keys, and tensors: a model of a hundred layers has a thousand."""
-_MAX_DEPTH: Final = 2
-"""A value in a list; no model has lists of lists."""
 _MAX_DIMS: Final = 4
+_SWAPPED: Final = ">Q" if sys.byteorder == "little" else "<Q"
 
 
 class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annotations
     """A file's metadata and tensors. Raises CorruptModel, which names the file and the field.
 
-    It slices a plain array: a vocabulary is a hundred thousand slices, each slow by `np.memmap`.
-    With 49,000 tokens opening a file takes 0.9 s in place of 2.5.
+    A vocabulary is a hundred thousand values, each slow to read as gguf does: here a list is one
+    slice, a list of texts one slice each. With 49,000 tokens opening a file takes 0.1 s in place of
+    2.5.
     """
 
     def __init__(self, path: Path) -> None:
         self._last_text: Any = b""
         self._field = "the header"
-        self._depth = self._num_values = 0
+        self._num_values = 0
         try:
             super().__init__(path)
         except (ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
@@ -53,9 +55,7 @@ class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annota
     def _get(
         self, offset: int, dtype: Any, count: int = 1, override_order: Any = None
     ) -> np.ndarray[Any, Any]:
-        end = int(offset) + np.dtype(dtype).itemsize * int(count)
-        if end > len(self._data):
-            raise ValueError(f"it would end at byte {end:,}")
+        self._require_within(int(offset) + np.dtype(dtype).itemsize * int(count))
         found: np.ndarray[Any, Any] = super()._get(offset, dtype, count, override_order)
         return found
 
@@ -65,17 +65,48 @@ class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annota
         return length, text
 
     def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
-        if self._depth == 0:  # a key was read last
-            self._field = f"metadata {_text(self._last_text)!r}"
-        self._num_values += 1
+        self._field = f"metadata {_text(self._last_text)!r}"  # a key was read last
+        self._count_values(1)
+        if raw_type == GGUFValueType.ARRAY:
+            return self._list_parts(orig_offs)
+        return super()._get_field_parts(orig_offs, raw_type)
+
+    def _list_parts(self, start: int) -> tuple[int, list[Any], list[int], list[GGUFValueType]]:
+        """Return a list's bytes, its parts, which of these are its values, and their types."""
+        kind, length = self._get(start, np.uint32), self._get(start + 4, np.uint64)
+        head, count = [kind, length], int(length[0])
+        self._count_values(count)
+        of = GGUFValueType(int(kind[0]))
+        types, at = [GGUFValueType.ARRAY, of], start + 12
+        if of == GGUFValueType.ARRAY:
+            raise ValueError("a list of lists")
+        if of != GGUFValueType.STRING:
+            values = self._get(at, self.gguf_scalar_to_np[of], count)
+            return at + values.nbytes - start, [*head, values], [len(head)], types
+        texts, end = self._texts(at, count)
+        return end - start, head + texts, [*range(len(head), len(head) + count)], types
+
+    def _texts(self, at: int, count: int) -> tuple[list[Any], int]:
+        """Slice so many texts, each behind its length; also say where the last one ends."""
+        mapped, of_bytes = self._data, self._data.data
+        size_of = Struct("=Q" if self.byte_order == "I" else _SWAPPED)
+        texts = []
+        for _ in range(count):
+            begin = at + size_of.size
+            self._require_within(begin)
+            at = begin + size_of.unpack_from(of_bytes, begin - size_of.size)[0]
+            self._require_within(at)
+            texts.append(mapped[begin:at])
+        return texts, at
+
+    def _require_within(self, end: int) -> None:
+        if end > len(self._data):
+            raise ValueError(f"it would end at byte {end:,}")
+
+    def _count_values(self, count: int) -> None:
+        self._num_values += count
         if self._num_values > _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES:,} values")
-        if self._depth == _MAX_DEPTH:
-            raise ValueError("a list of lists")
-        self._depth += 1
-        parts = super()._get_field_parts(orig_offs, raw_type)
-        self._depth -= 1
-        return parts
 
     def _build_fields(self, offs: int, count: int) -> int:
         self._field = "the count of metadata"

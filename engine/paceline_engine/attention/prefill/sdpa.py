@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.bias import causal_lower_right
 
 from paceline_engine.attention.prefill.prompts import LayerCache, PromptChunk, Prompts, ScoreRules
 from paceline_kernels.paged_kv.gathered import gathered
@@ -92,11 +91,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         elif q.is_cuda:
             # SDPA's `is_causal` aligns the mask with the first key, FlashAttention's with the last.
             # `causal_lower_right` leads here too, but to all scores in memory where this refuses.
+            # And importing it loads torch's compiler, which takes as long again as torch.
             attended, *_ = _flash_attention(*heads_first, is_causal=True, scale=scale)
         else:
             attended = functional.scaled_dot_product_attention(
                 *heads_first,
-                attn_mask=causal_lower_right(tokens, context),
+                attn_mask=_seen(tokens, context, q.device),
                 scale=scale,
                 enable_gqa=has_groups,
             )
@@ -105,6 +105,11 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
             raise NoFastAttentionError("torch has no fast attention for such heads") from error
         raise
     return attended[0].transpose(0, 1)
+
+
+def _seen(tokens: int, context: int, device: torch.device) -> Tensor:  # [tokens, context]
+    """Which keys each of the last tokens sees: those up to its own."""
+    return torch.ones(tokens, context, dtype=torch.bool, device=device).tril(context - tokens)
 
 
 def _heads_first(x: Tensor) -> Tensor:  # [tokens, heads, size] -> [1, heads, tokens, size]
