@@ -49,6 +49,9 @@ ARMS: Final[Mapping[str, Arm]] = {
     OURS: lambda *_: Horizontal(
         ByAverage("recommended", 1.0, up_tolerance=0.0), down_window_s=180.0
     ),
+    "the same, two minutes before it scales in": lambda *_: Horizontal(
+        ByAverage("recommended", 1.0, up_tolerance=0.0), down_window_s=120.0
+    ),
     "the same without looking ahead": lambda *_: Horizontal(
         ByAverage("unforeseen", 1.0, up_tolerance=0.0), down_window_s=180.0
     ),
