@@ -102,10 +102,6 @@ class Pods:
             self._thread.join(WITHIN_S)
 
     def _follow(self) -> None:
-        with suppress(HTTPError):  # to stop a watch is to cut its answer short
-            self._note_events()
-
-    def _note_events(self) -> None:
         while not self._is_over.is_set():
             events = self._watch.stream(
                 self._api.list_namespaced_pod,
@@ -113,8 +109,9 @@ class Pods:
                 label_selector=LABEL,
                 timeout_seconds=2,
             )
-            for event in events:
-                self._note(event["raw_object"], time.time())
+            with suppress(HTTPError):  # where an answer is cut short, the next watch goes on
+                for event in events:
+                    self._note(event["raw_object"], time.time())
 
     def _note(self, pod: dict[str, Any], now: float) -> None:
         status = pod["status"]

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGUFEndian, GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.gguf_config import read_config
+from paceline_engine.checkpoint.gguf_reader import GuardedReader
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.sentence_piece import build_sentence_piece
 from paceline_engine.checkpoint.uri import Places, locate
@@ -94,6 +96,30 @@ def test_the_file_is_the_one_that_transformers_reads(tmp_path: Path, family: str
         torch.testing.assert_close(
             theirs(prompt).logits, reference(prompt).logits, atol=1e-3, rtol=1e-3
         )
+
+
+@pytest.mark.parametrize("order", [*GGUFEndian], ids=str)
+def test_metadata_are_those_that_ggufs_own_reader_finds(tmp_path: Path, order: GGUFEndian) -> None:
+    """Lists are read another way than gguf does, and its bytes may come in either order."""
+    path = tmp_path / "lists.gguf"
+    writer = GGUFWriter(path, "llama", endianess=order)
+    writer.add_array("texts", ["a", "", "é" * 300])
+    writer.add_array("integers", [1, -2, 1 << 20])
+    writer.add_array("floats", [0.5, -1.25])
+    writer.add_array("flags", [True, False])
+    writer.add_string("last", "after them")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    ours, theirs = (
+        {name: field.contents() for name, field in reader(path).fields.items()}
+        for reader in (GuardedReader, GGUFReader)
+    )
+
+    assert ours == theirs
+    assert ours["texts"] == ["a", "", "é" * 300]
 
 
 GEMMA3_27B = {

@@ -1,4 +1,4 @@
-"""What an engine loads before it can serve: who asks a service without pods waits for it."""
+"""What an engine loads before it serves. A request to a service without pods waits for it."""
 
 import subprocess
 import sys

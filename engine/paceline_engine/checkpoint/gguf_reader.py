@@ -4,11 +4,9 @@ gguf's own reader takes counts at their word. Behind the file's end it finds val
 bytes, as many as a count asks for: an array of 2^62 of them takes all memory there is.
 """
 
-import sys
 from math import prod
 from pathlib import Path
-from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFValueType, ReaderField
@@ -20,7 +18,7 @@ _MAX_VALUES: Final = 2_000_000
 _MAX_NAMES: Final = 65_536
 """Keys, and tensors: a model of a hundred layers has a thousand."""
 _MAX_DIMS: Final = 4
-_SWAPPED: Final = ">Q" if sys.byteorder == "little" else "<Q"
+_LENGTH_BYTES: Final = 8
 
 
 class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annotations
@@ -88,15 +86,15 @@ class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annota
 
     def _texts(self, at: int, count: int) -> tuple[list[Any], int]:
         """Slice so many texts, each behind its length; also say where the last one ends."""
-        mapped, of_bytes = self._data, self._data.data
-        size_of = Struct("=Q" if self.byte_order == "I" else _SWAPPED)
+        length = np.dtype(np.uint64).newbyteorder(self.byte_order)
+        order: Literal["little", "big"] = "big" if length.str[0] == ">" else "little"
         texts = []
         for _ in range(count):
-            begin = at + size_of.size
+            begin = at + _LENGTH_BYTES
             self._require_within(begin)
-            at = begin + size_of.unpack_from(of_bytes, begin - size_of.size)[0]
+            at = begin + int.from_bytes(self._data[at:begin], order)
             self._require_within(at)
-            texts.append(mapped[begin:at])
+            texts.append(self._data[begin:at])
         return texts, at
 
     def _require_within(self, end: int) -> None:

@@ -91,7 +91,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         elif q.is_cuda:
             # SDPA's `is_causal` aligns the mask with the first key, FlashAttention's with the last.
             # `causal_lower_right` leads here too, but to all scores in memory where this refuses.
-            # And importing it loads torch's compiler, which takes as long again as torch.
+            # To import it also loads torch's compiler, which takes as long as torch itself.
             attended, *_ = _flash_attention(*heads_first, is_causal=True, scale=scale)
         else:
             attended = functional.scaled_dot_product_attention(
@@ -108,7 +108,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def _seen(tokens: int, context: int, device: torch.device) -> Tensor:  # [tokens, context]
-    """Which keys each of the last tokens sees: those up to its own."""
+    """Tell which keys each of the last tokens sees: those up to its own."""
     return torch.ones(tokens, context, dtype=torch.bool, device=device).tril(context - tokens)
 
 
