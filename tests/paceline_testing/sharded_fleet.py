@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import msgspec
 from aiohttp import web
@@ -24,6 +25,9 @@ from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.warm_start import WarmStart
+
+_SERVED_S: Final = 3600.0
+"""How long each pod has run before it is read first: what it served is in no window any more."""
 
 
 def uid_of(key: str) -> str:
@@ -66,7 +70,7 @@ class Sidecar:
 
     pod: SimPod
     target: PodTarget
-    started_at: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=lambda: time.monotonic() - _SERVED_S)
     num_reads: int = 0
     num_new_readers: int = 0
     """Reads by who has read nothing before."""
@@ -90,6 +94,11 @@ class Sidecar:
     def config_hash(self) -> str:
         """Of the configuration that it was sent last."""
         return self.pod.config_hash
+
+
+def _has_served() -> SimPod:
+    """A pod with a few requests behind it and none to come: it has something to be read."""
+    return SimPod(a_laptop(clients(1.0, seconds=5.0)))
 
 
 @dataclass
@@ -142,7 +151,7 @@ async def a_sharded_fleet(
     """Serve the pods; all processes and servers have ended after it."""
     sidecars, servers = {}, []
     for number in range(num_services):
-        sidecar = Sidecar(SimPod(a_laptop(clients(0.0))), PodTarget(f"p{number}", "", "token"))
+        sidecar = Sidecar(_has_served(), PodTarget(f"p{number}", "", "token"))
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", sidecar.handle)
         server = TestServer(app)
