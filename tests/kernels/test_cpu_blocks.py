@@ -9,7 +9,7 @@ from paceline_kernels.cpu import BLOCK_KINDS, BlockKind, BlockMatmul, Blocks, Ga
 from paceline_testing.kernel_cases import random_floats
 from paceline_testing.random_blocks import random_blocks, values_of
 
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+FLOATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 KINDS = pytest.mark.parametrize("kind", BLOCK_KINDS)
 # What rounding to the dtype may change, of the sum of what is added.
 UNITS = {torch.float32: 1e-6, torch.bfloat16: 2.0**-8}
@@ -47,7 +47,7 @@ def _assert_near(seen: Tensor, wanted: Tensor, size: Tensor) -> None:
     assert (error <= UNITS[seen.dtype] * size).all(), float((error / size).max())
 
 
-@DTYPES
+@FLOATS
 @KINDS
 @pytest.mark.parametrize("rows", [0, 1, 2, 7, 40])
 @pytest.mark.parametrize("sizes", [(40, 768), (97, 256)], ids=str)
@@ -93,7 +93,7 @@ def test_bytes_for_what_is_multiplied_cost_little(matmul: BlockMatmul, kind: Blo
     assert error.norm() < 0.02 * (x.double() @ weight.t()).norm()
 
 
-@DTYPES
+@FLOATS
 def test_kinds_may_differ_within_one_product(matmul: BlockMatmul, dtype: torch.dtype) -> None:
     """A file keeps v in more bits than q and k; ragged parts leave panels that are not full."""
     kinds: list[tuple[BlockKind, int]] = [("Q4_K", 40), ("Q4_K", 33), ("Q6_K", 33), ("Q8_0", 1)]
@@ -106,7 +106,7 @@ def test_kinds_may_differ_within_one_product(matmul: BlockMatmul, dtype: torch.d
     _assert_near(seen, in_bytes @ weight.t(), in_bytes.abs() @ weight.abs().t())
 
 
-@DTYPES
+@FLOATS
 @pytest.mark.parametrize("gate", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K"])
 @pytest.mark.parametrize("sizes", [(1, 16), (5, 48), (200, 320)], ids=str)
@@ -132,7 +132,7 @@ def test_gated_products_agree_with_float64(
     )
 
 
-@DTYPES
+@FLOATS
 @KINDS
 def test_rows_of_a_weight_are_its_values(
     matmul: BlockMatmul, kind: BlockKind, dtype: torch.dtype
