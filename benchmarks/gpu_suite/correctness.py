@@ -26,6 +26,8 @@ _FOLDERS = {
 _TIMEOUT_S = 260.0
 _MOST_AT_A_TIME = 8
 """They compile most of their time, and each has a context of some hundred megabytes on the GPU."""
+_PROCESSES_A_FILE = 3
+"""Where pytest-xdist is installed: one file of products compiles for longer than all the others."""
 # The project's own settings name plugins that these tests do not need.
 OPTIONS = (
     *("-c", os.devnull, "--rootdir", str(ROOT), "--import-mode=importlib"),
@@ -65,7 +67,17 @@ def _run(file: str, until: float, machine: Machine) -> Counter[str]:
     # Said, not looked for: a machine whose GPU has no device file would interpret, and skip.
     environment = {**os.environ, "TRITON_INTERPRET": "1" if machine.is_dry else "0"}
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rfE", *OPTIONS, *_alone(file), file],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rfE",
+            *OPTIONS,
+            *_spread(machine),
+            *_alone(file),
+            file,
+        ],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -83,18 +95,28 @@ def _run(file: str, until: float, machine: Machine) -> Counter[str]:
     return counts
 
 
+def _spread(machine: Machine) -> tuple[str, ...]:
+    """Have several processes share a file's tests, where pytest can."""
+    if machine.is_dry or find_spec("xdist") is None:
+        return ()
+    return ("-n", str(_PROCESSES_A_FILE))
+
+
 def _alone(file: str) -> tuple[str, str]:
     """Leave out what is above its folder: fixtures of clusters, with packages of their own."""
     return ("--confcutdir", str(ROOT.joinpath(*Path(file).parts[:2])))
 
 
 def files_on_device() -> list[str]:
-    """Files with tests that want a GPU, but those that look at the suite itself."""
-    return [
-        str(file.relative_to(ROOT))
+    """Files with tests that want a GPU, but those that look at the suite itself; largest first."""
+    files = [
+        file
         for folder, words in _FOLDERS.items()
         for file in sorted((ROOT / folder).rglob("test_*.py"))
         if any(word in file.read_text() for word in words) and "subprocess" not in file.read_text()
+    ]
+    return [
+        str(file.relative_to(ROOT)) for file in sorted(files, key=lambda file: -file.stat().st_size)
     ]
 
 

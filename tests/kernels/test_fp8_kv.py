@@ -154,10 +154,10 @@ def test_the_kernel_stores_nan_of_a_head_without_a_number(device: str) -> None:
     assert exponents[1].flatten()[40] == 255
 
 
-def test_the_reference_stores_the_same(device: str) -> None:
+def test_the_reference_stores_the_same() -> None:
     """The ground truth itself: what it stores in float64, in codes."""
     heads = Heads(4, 2, 64)
-    qkv = random_floats(3, 8 * 64, dtype=torch.float64, device=device)
+    qkv = random_floats(3, 8 * 64, dtype=torch.float64, device="cpu")
     positions, slots = torch.tensor([4, 2, 9]), torch.tensor([3, -1, 17])
     angles = torch.randn(10, 64, generator=torch.Generator().manual_seed(7)).double()
     exact = torch.zeros(2, 2, 16, 2, 64, dtype=torch.float64)
