@@ -186,7 +186,7 @@ sim-to-real: install ## Measure the simulator against the real engine; writes do
 # With PYTHON it runs on that Python as it is, and nothing is installed.
 .PHONY: gpu
 gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, beside what is wanted (docs/gpu.md); DRY=1 without.
-	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRY),--dry)
+	PYTHONPATH=engine:kernels:benchmarks:tests $(or $(PYTHON),$(PY)) -m gpu_suite $(if $(PART),--part $(PART)) $(if $(MODEL),--model $(MODEL)) $(if $(GO_ON),--go-on) $(if $(RESULTS),--results $(RESULTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(DRY),--dry)
 
 .PHONY: gpu-compile
 gpu-compile: install ## Without a GPU: registers, spills and bytes of every kernel, and of a whole step.

@@ -4,6 +4,8 @@
     make gpu PART=engine       one, merged into what the others found
     make gpu PART=tune         block sizes for this GPU: only where it is asked for
     make gpu PYTHON=python3    with what that interpreter has: nothing is installed
+    make gpu MODEL=qwen3-0.6b  of the parts that run models, this one
+    make gpu GO_ON=1           only what the record of an earlier run does not have
     make gpu RESULTS=FOLDER    write there, and merge into what lies there
     VLLM_PYTHON=ENV/bin/python make gpu PART=vllm    beside vLLM, of an environment of its own
     make gpu DRY=1             every path on tiny shapes without a GPU; no figure means anything
@@ -30,7 +32,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from gpu_suite import child, page, predicted, results
+from gpu_suite import child, names, page, predicted, results
 from gpu_suite.machine import Machine
 from gpu_suite.parts import LOST, ONLY_IF_ASKED_FOR, PARTS, UNFINISHED, measure_of, run_part
 from gpu_suite.record import Part, merged
@@ -47,7 +49,8 @@ _SOFT = 0.9
 def main() -> None:
     """Run the parts one after the other, or as a child the one that is asked for."""
     options = _options()
-    machine = Machine(is_dry=options.dry)
+    models = frozenset(options.model or names.MODELS)
+    machine = Machine(is_dry=options.dry, models=models)
     if options.inside:
         _measure_inside(options, machine)
         return
@@ -58,10 +61,11 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and no child stays behind
     usual = [name for name in PARTS if machine.is_dry or name != ONLY_IF_ASKED_FOR]
     run = [options.part] if options.part else usual
-    if "engine" in run and not machine.is_dry:
+    is_predicted = options.go_on and bool(predicted.read(folder))
+    if "engine" in run and not machine.is_dry and not is_predicted:
         predicted.predict(machine.name, folder)
     for name in run:
-        _supervise(name, folder, 60 * options.minutes, is_dry=machine.is_dry)
+        _supervise(name, folder, machine, 60 * options.minutes, goes_on=options.go_on)
     record = results.read(folder, is_dry=machine.is_dry)
     predictions = () if machine.is_dry else predicted.read(folder)
     print(page.page_of(record, predictions, is_dry=machine.is_dry))
@@ -69,17 +73,22 @@ def main() -> None:
     sys.exit(0 if all(record.parts[name].is_whole for name in run) else 1)
 
 
-def _supervise(name: str, folder: Path, limit_s: float, *, is_dry: bool) -> None:
+def _supervise(name: str, folder: Path, machine: Machine, limit_s: float, *, goes_on: bool) -> None:
     """Have a child measure a part, again where it lost the device; see that it ends in time."""
+    is_dry = machine.is_dry
     record = results.read(folder, is_dry=is_dry)
-    unfinished = Part(name, {}, 0.0, problems=(UNFINISHED,))  # no figure of an earlier run stays
+    before = record.parts.get(name) if goes_on else None
+    before = before and replace(before, broken=())  # what broke is tried again
+    # Unless it goes on, no figure of an earlier run stays.
+    unfinished = replace(before or Part(name, {}, 0.0), problems=(UNFINISHED,))
     results.write(folder, merged(record, [unfinished]), is_dry=is_dry)
     started = time.monotonic()
     for again in range(1 + _BEGUN_AGAIN):
         left_s = limit_s - (time.monotonic() - started)
         arguments = ["--inside", "--part", name, "--results", str(folder)]
         arguments += ["--minutes", str(_SOFT * left_s / 60)]
-        arguments += ["--dry"] * is_dry + ["--again"] * (again > 0)
+        arguments += [f"--model={model}" for model in machine.models]
+        arguments += ["--dry"] * is_dry + ["--again"] * (again > 0 or before is not None)
         ended = child.run([sys.executable, "-m", "gpu_suite", *arguments], left_s)
         record = results.read(folder, is_dry=is_dry)
         part = record.parts[name]
@@ -160,6 +169,8 @@ def _options() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--part", choices=PARTS, help="this alone")
+    parser.add_argument("--model", choices=names.MODELS, action="append", help="of models, this")
+    parser.add_argument("--go-on", action="store_true", help="measure what the record lacks")
     parser.add_argument("--dry", action="store_true", help="tiny shapes, no GPU")
     parser.add_argument("--minutes", type=float, default=8.0, help="for each part, at most")
     parser.add_argument("--results", type=Path, metavar="FOLDER", help="write there")

@@ -46,20 +46,29 @@ def measure(machine: Machine) -> Iterator[Found]:
     counts: Counter[str] = Counter()
     at_a_time = min(_MOST_AT_A_TIME, os.cpu_count() or 1)
     with ThreadPoolExecutor(at_a_time) as pool:
-        runs = {pool.submit(_run, file, until, machine): file for file in files}
+        left = [file for file in files if names.tests_of(file) not in machine.passed]
+        runs = {pool.submit(_run, file, until, machine): file for file in left}
         for run in as_completed(runs):
             try:
                 found = run.result()
             except (RuntimeError, subprocess.TimeoutExpired) as error:
-                yield Broken(runs[run], str(error)[-500:])
+                yield Broken(names.tests_of(runs[run]), str(error)[-500:])
                 continue
             counts += found
-            yield Figure(f"tests of {runs[run]}", found["passed"], "passed", _listed(found))
-    failed = counts["failed"] + counts["error"]
-    if not counts["passed"]:
+            name = names.tests_of(runs[run])
+            if found["failed"] + found["error"]:
+                yield Broken(name, _listed(found))
+            else:
+                yield Figure(name, found["passed"], "passed", _listed(found))
+    failed = counts["failed"] + counts["error"] + len(machine.broken)
+    if left and not counts["passed"]:
         yield Broken(names.FAILED, "no test has run")
     else:
-        yield Figure(names.FAILED, failed, "wrong", _listed(counts))
+        earlier = len(files) - len(left)
+        note = (
+            f"{_listed(counts)}; {earlier} files by an earlier run" if earlier else _listed(counts)
+        )
+        yield Figure(names.FAILED, failed, "wrong", note)
 
 
 def _run(file: str, until: float, machine: Machine) -> Counter[str]:

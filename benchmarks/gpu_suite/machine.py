@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from gpu_suite import names
+
 FP8_CAPABILITY = (8, 9)
 
 
@@ -28,6 +30,8 @@ class Machine:
     """What an earlier try has figures of, or broke at: it is left out."""
     broken: frozenset[str] = frozenset()
     """Those of `passed` that it broke at."""
+    models: frozenset[str] = frozenset(names.MODELS)
+    """Those that are measured; the others keep what an earlier run has."""
 
     @property
     def device(self) -> str:

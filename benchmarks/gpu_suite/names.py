@@ -28,6 +28,11 @@ LOST = "tokens lost while limits change"
 LEAKED = "blocks leaked while limits change"
 
 
+def tests_of(file: str) -> str:
+    """Name a number of tests that passed; the file from the repository's root."""
+    return f"tests of {file}"
+
+
 def decode(label: str, model: str = KERNEL_MODEL) -> str:
     """Name a share of copy bandwidth; rows and context."""
     return f"decode attention, {model}, {label}"

@@ -48,15 +48,22 @@ def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
         16: SizeTimes(piecewise=(0.96,), eager=(1.00,)),
     }
 
-    assert worth_it(times) == (8, 32)
-    assert worth_it({}) == ()
+    assert worth_it((8, 16, 32), times) == (8, 32)
+    assert worth_it((8, 16, 32), {}) == ()
+
+
+def test_what_lies_below_a_size_with_a_gain_gains_too() -> None:
+    """A shorter step takes the device less, and the host as long."""
+    times = {16: SizeTimes(piecewise=(0.5,), eager=(1.0,))}
+
+    assert worth_it((4, 8, 16, 32), times) == (4, 8, 16)
 
 
 def test_one_slow_moment_does_not_decide() -> None:
     """The median of the times of each way counts."""
     times = {8: SizeTimes(piecewise=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
 
-    assert worth_it(times) == (8,)
+    assert worth_it((8,), times) == (8,)
 
 
 def test_a_size_is_measured_at_the_shortest_step_padded_to_it_both_ways_in_turn() -> None:
@@ -65,28 +72,44 @@ def test_a_size_is_measured_at_the_shortest_step_padded_to_it_both_ways_in_turn(
 
     times = measure(graphs, graphs.seconds_of, clock=graphs.clock)
 
-    assert list(times) == [8, 16]
-    assert graphs.asked[:4] == [(1, (8,)), (1, ()), (1, (8,)), (1, ())]
-    assert graphs.asked[8:10] == [(9, (16,)), (9, ())]
+    assert list(times) == [16, 8]
+    assert graphs.asked[:4] == [(9, (16,)), (9, ()), (9, (16,)), (9, ())]
+    assert graphs.asked[8:10] == [(1, (8,)), (1, ())]
     # The first of each way pays for what is compiled.
     assert len(graphs.asked) == 2 * 2 * (3 + 1)
     assert all(len(one.eager) == len(one.piecewise) == 3 for one in times.values())
     assert graphs.enabled == ()
 
 
+@given(st.lists(st.integers(1, 1024), min_size=1, max_size=13, unique=True), st.data())
+def test_the_largest_size_with_a_gain_is_found_by_few(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    """Thirteen sizes by four, whichever it is."""
+    sizes = sorted(sizes)
+    gaining = data.draw(st.integers(0, len(sizes)))
+    graphs = TimedGraphs(sizes=sizes, shares=dict.fromkeys(sizes[:gaining], 0.5))
+
+    times = measure(graphs, graphs.seconds_of, clock=graphs.clock)
+
+    assert worth_it(sizes, times) == tuple(sizes[:gaining])
+    assert len(times) <= len(sizes).bit_length()
+
+
 def test_no_size_is_begun_after_the_time_is_up() -> None:
-    """A start has an end; what was not measured is computed op by op."""
-    graphs = TimedGraphs(eager_s=0.2, shares={8: 0.5, 16: 0.5, 32: 0.5})
+    """A start has an end; what is larger than any that gained is computed op by op."""
+    sizes = (8, 16, 32, 48, 64, 96, 128)
+    graphs = TimedGraphs(sizes=sizes, eager_s=0.2, shares=dict.fromkeys(sizes, 0.5))
 
     times = measure(graphs, graphs.seconds_of, clock=graphs.clock, budget_s=2.0)
 
-    assert list(times) == [8, 16]
-    assert worth_it(times) == (8, 16)
+    assert list(times) == [48, 96]
+    assert worth_it(sizes, times) == sizes[:6]
 
 
 def test_a_size_that_the_engine_cannot_hold_is_left_out() -> None:
     """Its steps cannot come either, or are too odd to be measured."""
-    graphs = TimedGraphs(sizes=(8, 16))
+    graphs = TimedGraphs(sizes=(8, 16), shares={8: 0.5})
 
     times = measure(
         graphs,
@@ -95,6 +118,7 @@ def test_a_size_that_the_engine_cannot_hold_is_left_out() -> None:
     )
 
     assert list(times) == [8]
+    assert worth_it((8, 16), times) == (8,)
 
 
 def test_the_choice_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,7 +129,7 @@ def test_the_choice_is_told_in_one_sentence(caplog: pytest.LogCaptureFixture) ->
     assert choose_sizes(graphs, graphs.seconds_of, clock=graphs.clock) == (8, 16)
     (line,) = caplog.messages
     assert "at up to 8, 16 tokens" in line
-    assert "8: 0.25, 16: 0.50, 32: 1.50" in line
+    assert "16: 0.50, 32: 1.50" in line
 
 
 def test_without_a_gain_nothing_is_chosen(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,5 @@
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -41,12 +42,21 @@ def test_every_kernel_begins_with_the_wait() -> None:
             if isinstance(node, ast.FunctionDef) and node.name.endswith("_kernel"):
                 kernels.add(node.name)
                 assert ast.unparse(node.body[1]) == "wait_for_earlier(IS_DEPENDENT)", node.name
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript):
-                name = ast.unparse(node.func.value)
-                if name.endswith("_kernel"):
-                    launches.add(name)
-                    said = [ast.unparse(each.value) for each in node.keywords if each.arg is None]
-                    assert any(each.startswith("dependent(") for each in said), name
+            if isinstance(node, ast.Call) and (name := _launched(node)):
+                launches.add(name)
+                said = [ast.unparse(each.value) for each in node.keywords if each.arg is None]
+                assert any(each.startswith("dependent(") for each in said), name
 
     assert launches == kernels
     assert len(kernels) >= 28
+
+
+def _launched(node: ast.Call) -> str:
+    """Name the kernel of `_a_kernel[grid](...)` or `Call(_a_kernel, grid, ...)`; empty if none."""
+    if isinstance(node.func, ast.Subscript):
+        name = ast.unparse(node.func.value)
+    elif ast.unparse(node.func) == "Call" and node.args:
+        name = ast.unparse(node.args[0])
+    else:
+        return ""
+    return name if re.fullmatch(r"_\w+_kernel", name) else ""

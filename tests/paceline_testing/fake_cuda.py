@@ -9,9 +9,11 @@ at, copies from or to memory that is not pinned, and ops whose shape depends on 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -78,6 +80,8 @@ class FakeCuda(TorchDispatchMode):
             held.enter_context(cuda_stand_ins(self.record, self.gpu, self.num_gpus))
             held.enter_context(recorded_kernels(self.record))
             held.enter_context(tuned.blocks_of.as_if(tuned.SHIPPED, as_this_gpu))
+            # torch 2.11 makes a tensor on the GPU first, which asks the driver.
+            held.enter_context(mock.patch.object(fake_tensor, "init_gpu_context"))
             torch._C._ensureCUDADeviceGuardSet()  # as torch's fake mode does: it asks no driver
             # `torch.tensor(..., device="cuda")` makes a tensor of the host, then copies it.
             torch._C._set_only_lift_cpu_tensors(True)

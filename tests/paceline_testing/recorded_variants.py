@@ -44,6 +44,9 @@ class _Nothing:
     function = None
     packed_metadata = None
 
+    def __getitem__(self, _grid: tuple[int, ...]) -> Callable[..., None]:
+        return lambda *_args: None
+
     def launch_metadata(self, *_args: object) -> None:
         """Tell profilers nothing."""
 

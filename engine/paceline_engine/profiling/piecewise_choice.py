@@ -1,8 +1,9 @@
 """Which sizes of steps use piecewise graphs: those that are measured to be faster with them.
 
-A size is measured at the shortest step that is padded to it, where padding costs the most. Sizes
-are tried upwards, as graphs gain least where a step takes the device long; sizes that the time does
-not suffice for are computed op by op.
+A size is measured at the shortest step that is padded to it, where padding costs the most. Graphs
+gain less the longer a step takes the device, so the largest size with a gain is looked for by
+halving, and every size up to it is used: a new machine compiles and takes memory in the first of
+each size's steps, and a start has no time for all of them.
 """
 
 import logging
@@ -48,9 +49,14 @@ class SizeTimes:
         return median(self.piecewise) / median(self.eager)
 
 
-def worth_it(times: Mapping[int, SizeTimes]) -> tuple[int, ...]:
-    """Return the sizes at which graphs take clearly less time, ascending."""
-    return tuple(size for size in sorted(times) if times[size].share <= WORTH_IT)
+def worth_it(sizes: Sequence[int], times: Mapping[int, SizeTimes]) -> tuple[int, ...]:
+    """Return the sizes, ascending, up to the largest at which graphs take clearly less time.
+
+    One that was measured without a gain is left out.
+    """
+    gains = {size for size, one in times.items() if one.share <= WORTH_IT}
+    most = max(gains, default=0)
+    return tuple(size for size in sizes if size <= most and (size in gains or size not in times))
 
 
 def measure(
@@ -60,18 +66,25 @@ def measure(
     clock: Callable[[], float],
     budget_s: float = BUDGET_S,
 ) -> dict[int, SizeTimes]:
-    """Time both ways of each size, in turn, until `budget_s` seconds have passed.
+    """Time both ways of some sizes, in turn, until the largest with a gain is known.
 
-    No size is begun after that, so one more than it allows is the most. Afterwards none is enabled.
+    No size is begun after `budget_s` seconds, so one more than they allow is the most; one that the
+    engine cannot hold counts as without a gain. Afterwards none is enabled.
     """
     began = clock()
     times: dict[int, SizeTimes] = {}
-    for shorter, size in zip((0, *graphs.sizes), graphs.sizes, strict=False):
-        if clock() - began >= budget_s:
-            break
+    low, high = 0, len(graphs.sizes)  # below one there is a gain, from the other on there is none
+    while low < high and clock() - began < budget_s:
+        middle = (low + high) // 2
+        shorter = graphs.sizes[middle - 1] if middle else 0
+        size = graphs.sizes[middle]
         found = _both_ways(graphs, size, shorter + 1, seconds_of)
         if found is not None:
             times[size] = found
+        if found is not None and found.share <= WORTH_IT:
+            low = middle + 1
+        else:
+            high = middle
     graphs.enable(())
     return times
 
@@ -99,8 +112,8 @@ def choose_sizes(
     """Measure, choose the sizes that are kept, and log them in one sentence."""
     began = clock()
     times = measure(graphs, seconds_of, clock=clock)
-    chosen = worth_it(times)
-    shares = ", ".join(f"{size}: {one.share:.2f}" for size, one in times.items())
+    chosen = worth_it(graphs.sizes, times)
+    shares = ", ".join(f"{size}: {times[size].share:.2f}" for size in sorted(times))
     _log.info(
         "steps with prompts or drafts use piecewise graphs at up to %s tokens; "
         "time over that of op by op (%s), measured in %.1f s",

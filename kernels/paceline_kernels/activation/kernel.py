@@ -11,8 +11,10 @@ from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
+from paceline_kernels.prepared import Call, Calls, looks
 from paceline_kernels.tuned import blocks_of
 
+_CALLS = Calls()
 _WIDEST_CLASS = 32768  # of columns: rows beyond it go block by block as well
 
 
@@ -103,21 +105,27 @@ def gelu_tanh_mul_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _launch(x: Tensor, *, is_gelu: bool) -> Tensor:
+    key = _CALLS.key(looks(x), is_gelu)
+    call = _CALLS.get(key) or _CALLS.keep(key, _checked(x, is_gelu=is_gelu))
+    features = x.shape[1] // 2
+    out = torch.empty((len(x), features), dtype=x.dtype, device=x.device)
+    call((x, out), features)
+    return out
+
+
+def _checked(x: Tensor, *, is_gelu: bool) -> Call:
     num_tokens, features = _sizes(x)
-    out = torch.empty((num_tokens, features), dtype=x.dtype, device=x.device)
     blocks = blocks_of("gate_mul", x.device)
     columns = blocks["columns"]
-    _gate_mul_kernel[num_tokens, triton.cdiv(features, columns)](
-        x,
-        out,
-        features,
+    return Call(
+        _gate_mul_kernel,
+        (num_tokens, triton.cdiv(features, columns)),
         BLOCK=columns,
         IS_GELU=is_gelu,
         **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
-    return out
 
 
 def _launch_fp8(x: Tensor, *, is_gelu: bool) -> tuple[Tensor, Tensor]:

@@ -18,9 +18,11 @@ from paceline_kernels.decode_attention.reference import DecodePlan
 from paceline_kernels.dependent import dependent
 from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.paged_kv.kernel import attend, nothing_seen
+from paceline_kernels.prepared import Call, Calls, looks
 from paceline_kernels.tuned import blocks_of
 from paceline_kernels.tuned.spaces import Blocks
 
+_CALLS = Calls()
 _JOINED = 4096
 """Numbers of parts that are joined at a time: 32 a thread."""
 _REGISTERS = 65_536
@@ -348,6 +350,55 @@ def paged_decode_attention(
     out: Tensor | None = None,
 ) -> Tensor:
     """Launch as many programs as the device holds, for each KV head the same number."""
+    plan = plan or _planned(q, k_cache, context_lens, window)
+    num_programs = len(plan.runs)
+    caches = (k_cache, v_cache, *(exponents or (None, None)))
+    tables = (block_table, context_lens)
+    key = _CALLS.key(num_programs, window, softcap, *map(looks, (q, *caches, *tables, out)))
+    call = _CALLS.get(key)
+    if call is None:
+        call = _checked(
+            q,
+            k_cache,
+            v_cache,
+            block_table,
+            context_lens,
+            num_programs,
+            window,
+            softcap,
+            exponents,
+            out,
+        )
+        _CALLS.keep(key, call)
+    out = torch.empty_like(q) if out is None else out
+    num_kv_heads, head_size = k_cache.shape[2:]
+    parts = (num_programs, 2, num_kv_heads, q.shape[1] // num_kv_heads)
+    partial = torch.empty((*parts, head_size), dtype=torch.float32, device=q.device)
+    lse = torch.empty(parts, dtype=torch.float32, device=q.device)
+    call(
+        (q, *caches, *tables, *plan, partial, lse, out),
+        len(q),
+        num_programs,
+        blocks_of.multiprocessors(q.device),
+        scale * math.log2(math.e),
+        k_cache.stride(0),
+        block_table.stride(0),
+    )
+    return out
+
+
+def _checked(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    context_lens: Tensor,
+    num_programs: int,
+    window: int | None,
+    softcap: float | None,
+    exponents: Exponents,
+    out: Tensor | None,
+) -> Call:
     expect_caches(k_cache, v_cache, exponents, like=q)
     _, block_size, num_kv_heads, head_size = k_cache.shape
     expect("q", q, shape=("rows", "num_q_heads", head_size), dtypes=FLOATS, like=q)
@@ -360,37 +411,17 @@ def paged_decode_attention(
             f"num_q_heads must be 1 to {MAX_GROUP} times num_kv_heads={num_kv_heads}, "
             f"got {num_q_heads}"
         )
-    plan = plan or _planned(q, k_cache, context_lens, window)
-    if out is None:
-        out = torch.empty_like(q)
-    expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
+    if out is not None:
+        expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
 
     columns = _columns(head_size)
     blocks = _blocks(q, k_cache)
-    num_programs = len(plan.runs)
     num_multiprocessors = blocks_of.multiprocessors(q.device)
-    parts = (num_programs, 2, num_kv_heads, group)
-    partial = torch.empty((*parts, head_size), dtype=torch.float32, device=q.device)
-    lse = torch.empty(parts, dtype=torch.float32, device=q.device)
     members = triton.next_power_of_2(group)
     each = triton.cdiv(num_programs * num_kv_heads, num_multiprocessors)
-    _decode_kernel[(num_multiprocessors * each,)](
-        q,
-        k_cache,
-        v_cache,
-        *(exponents or (None, None)),
-        block_table,
-        context_lens,
-        *plan,
-        partial,
-        lse,
-        out,
-        rows,
-        num_programs,
-        num_multiprocessors,
-        scale * math.log2(math.e),
-        k_cache.stride(0),
-        block_table.stride(0),
+    return Call(
+        _decode_kernel,
+        (num_multiprocessors * each,),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_SIZE=head_size,
@@ -409,7 +440,6 @@ def paged_decode_attention(
         maxnreg=_registers(blocks),
         enable_fp_fusion=True,
     )
-    return out
 
 
 def plan_decode_attention(

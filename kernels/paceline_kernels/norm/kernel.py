@@ -11,9 +11,11 @@ from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8 import CODES
 from paceline_kernels.fp8.kernel import encode
 from paceline_kernels.fp8_rows.kernel import scales_of, size_bits
+from paceline_kernels.prepared import Call, Calls, looks
 from paceline_kernels.tuned import blocks_of
 
 MAX_HIDDEN = 16384  # a row is one tile: past this its registers spill
+_CALLS = Calls()
 
 
 @triton.jit
@@ -61,9 +63,9 @@ def _rms_norm_kernel(
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Launch over [tokens, hidden]."""
-    _check(x, weight)
+    call = _call(x, weight)
     normed = torch.empty_like(x)
-    _launch(x, None, weight, normed, None, None, eps)
+    call((x, None, weight, normed, None, None), x.shape[1], eps)
     return normed
 
 
@@ -71,9 +73,9 @@ def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Launch over [tokens, hidden] and a residual of the same shape; `out` takes the sum."""
-    _check(x, weight, residual)
-    normed, new_residual = torch.empty_like(x), _sum_of(x, out)
-    _launch(x, residual, weight, normed, None, new_residual, eps)
+    call = _call(x, weight, residual, out)
+    normed, new_residual = torch.empty_like(x), torch.empty_like(x) if out is None else out
+    call((x, residual, weight, normed, None, new_residual), x.shape[1], eps)
     return normed, new_residual
 
 
@@ -81,55 +83,42 @@ def add_rms_norm_fp8(
     x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch over [tokens, hidden] and a residual of the same shape; the norm leaves as codes."""
-    _check(x, weight, residual)
+    call = _call(x, weight, residual, out, written="fp8")
     codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
     scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    new_residual = _sum_of(x, out)
-    _launch(x, residual, weight, codes, scales, new_residual, eps)
+    new_residual = torch.empty_like(x) if out is None else out
+    call((x, residual, weight, codes, scales, new_residual), x.shape[1], eps)
     return codes.view(CODES), scales, new_residual
 
 
-def _sum_of(x: Tensor, out: Tensor | None) -> Tensor:
-    """Check where the sum goes, or take memory for it."""
-    if out is None:
-        return torch.empty_like(x)
-    expect("out", out, shape=x.shape, dtypes=(x.dtype,), like=x)
-    return out
-
-
-def _check(x: Tensor, weight: Tensor, residual: Tensor | None = None) -> None:
-    expect("x", x, shape=("tokens", "hidden"), dtypes=FLOATS, like=x)
-    expect("weight", weight, shape=(x.shape[1],), dtypes=(x.dtype, torch.float32), like=x)
-    if x.shape[1] > MAX_HIDDEN:
-        raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {x.shape[1]}")
-    if residual is not None:
-        expect("residual", residual, shape=x.shape, dtypes=(x.dtype,), like=x)
-
-
-def _launch(
+def _call(
     x: Tensor,
-    residual: Tensor | None,
     weight: Tensor,
-    normed: Tensor,
-    scales: Tensor | None,
-    new_residual: Tensor | None,
-    eps: float,
-) -> None:
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+    written: str = "own",
+) -> Call:
+    """Find how tensors that look like these are launched over, or check them and work it out."""
+    key = _CALLS.key(looks(x), looks(weight), looks(residual), looks(out), written)
+    known = _CALLS.get(key)
+    if known is not None:
+        return known
+    expect("x", x, shape=("tokens", "hidden"), dtypes=FLOATS, like=x)
     num_tokens, hidden = x.shape
+    expect("weight", weight, shape=(hidden,), dtypes=(x.dtype, torch.float32), like=x)
+    if hidden > MAX_HIDDEN:
+        raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {hidden}")
+    for name, each in (("residual", residual), ("out", out)):
+        if each is not None:
+            expect(name, each, shape=x.shape, dtypes=(x.dtype,), like=x)
     block = triton.next_power_of_2(hidden)
-    written = "own" if scales is None else "fp8"
     blocks = blocks_of("rms_norm", x.device, columns=block, out=written)
-    _rms_norm_kernel[(num_tokens,)](
-        x,
-        residual,
-        weight,
-        normed,
-        scales,
-        new_residual,
-        hidden,
-        eps,
+    call = Call(
+        _rms_norm_kernel,
+        (num_tokens,),
         BLOCK=block,
         **dependent(x.device),
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
+    return _CALLS.keep(key, call)

@@ -16,8 +16,10 @@ from paceline_kernels.checks import FLOATS, MAX_GROUP, Exponents, expect, expect
 from paceline_kernels.dependent import dependent
 from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.paged_kv.kernel import attend, nothing_seen
+from paceline_kernels.prepared import Call, Calls, looks
 from paceline_kernels.tuned import blocks_of
 
+_CALLS = Calls()
 MIN_SEQS = 256  # one compiled variant for every usual batch: nothing compiles while serving
 
 
@@ -160,6 +162,47 @@ def paged_prefill_attention(
     out: Tensor | None = None,
 ) -> Tensor:
     """Launch over every tile of tokens and every KV head."""
+    caches = (k_cache, v_cache, *(exponents or (None, None)))
+    tables = (block_table, cu_seqlens, context_lens)
+    key = _CALLS.key(window, softcap, *map(looks, (q, *caches, *tables, out)))
+    call = _CALLS.get(key)
+    if call is None:
+        call = _checked(
+            q,
+            k_cache,
+            v_cache,
+            block_table,
+            cu_seqlens,
+            context_lens,
+            window,
+            softcap,
+            exponents,
+            out,
+        )
+        _CALLS.keep(key, call)
+    out = torch.empty_like(q) if out is None else out
+    call(
+        (q, *caches, *tables, out),
+        len(context_lens),
+        scale * math.log2(math.e),
+        k_cache.stride(0),
+        block_table.stride(0),
+    )
+    return out
+
+
+def _checked(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    block_table: Tensor,
+    cu_seqlens: Tensor,
+    context_lens: Tensor,
+    window: int | None,
+    softcap: float | None,
+    exponents: Exponents,
+    out: Tensor | None,
+) -> Call:
     expect_caches(k_cache, v_cache, exponents, like=q)
     _, block_size, num_kv_heads, head_size = k_cache.shape
     expect("q", q, shape=("tokens", "num_q_heads", head_size), dtypes=FLOATS, like=q)
@@ -175,9 +218,8 @@ def paged_prefill_attention(
             f"got {num_q_heads}"
         )
 
-    if out is None:
-        out = torch.empty_like(q)
-    expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
+    if out is not None:
+        expect("out", out, shape=q.shape, dtypes=(q.dtype,), like=q)
     columns = max(16, triton.next_power_of_2(head_size))  # 16: the least that a dot takes
     tile = blocks_of(
         "prefill_attention",
@@ -188,19 +230,9 @@ def paged_prefill_attention(
         bounds="none" if (window, softcap, head_size) == (None, None, columns) else "some",
     )
     num_programs = num_tokens // (tile["rows"] // group) + num_seqs
-    _prefill_kernel[num_programs, num_kv_heads](
-        q,
-        k_cache,
-        v_cache,
-        *(exponents or (None, None)),
-        block_table,
-        cu_seqlens,
-        context_lens,
-        out,
-        num_seqs,
-        scale * math.log2(math.e),
-        k_cache.stride(0),
-        block_table.stride(0),
+    return Call(
+        _prefill_kernel,
+        (num_programs, num_kv_heads),
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
         HEAD_SIZE=head_size,
@@ -216,4 +248,3 @@ def paged_prefill_attention(
         num_stages=tile["num_stages"],
         enable_fp_fusion=True,
     )
-    return out

@@ -9,7 +9,10 @@ from paceline_kernels.checks import FLOATS, Exponents, expect, expect_caches
 from paceline_kernels.dependent import dependent
 from paceline_kernels.dependent.kernel import wait_for_earlier
 from paceline_kernels.fp8.kernel import encode, exponent_of, inverse_scale_of
+from paceline_kernels.prepared import Call, Calls, looks
 from paceline_kernels.tuned import blocks_of
+
+_CALLS = Calls()
 
 
 # Slices of a step's inputs begin anywhere: their alignment is not compiled in.
@@ -122,6 +125,46 @@ def rope_and_store_kv(
     exponents: Exponents = None,
 ) -> Tensor:
     """Launch over every token and every group of heads; writes the caches, returns q."""
+    caches = (k_cache, v_cache, *(exponents or (None, None)))
+    tensors = (qkv, positions, cos_sin, slots, q_norm, k_norm, *caches)
+    key = _CALLS.key(num_q_heads, num_kv_heads, *map(looks, tensors))
+    call = _CALLS.get(key) or _CALLS.keep(
+        key,
+        _checked(
+            qkv,
+            positions,
+            cos_sin,
+            slots,
+            k_cache,
+            v_cache,
+            num_q_heads,
+            num_kv_heads,
+            q_norm,
+            k_norm,
+            exponents,
+        ),
+    )
+    q = torch.empty((len(qkv), num_q_heads, k_cache.shape[3]), dtype=qkv.dtype, device=qkv.device)
+    if exponents is not None:
+        k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
+    stored = (k_cache, v_cache, *caches[2:])
+    call((qkv, positions, cos_sin, slots, q_norm, k_norm, q, *stored), k_cache.stride(0), eps)
+    return q
+
+
+def _checked(
+    qkv: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    num_q_heads: int,
+    num_kv_heads: int,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    exponents: Exponents,
+) -> Call:
     expect_caches(k_cache, v_cache, exponents, like=qkv)
     num_tokens = len(qkv)
     _, block_size, cached_heads, head_size = k_cache.shape
@@ -140,24 +183,11 @@ def rope_and_store_kv(
     if q_norm is not None and k_norm is not None and q_norm.dtype != k_norm.dtype:
         raise ValueError(f"k_norm must be {q_norm.dtype} as q_norm, got {k_norm.dtype}")
 
-    q = torch.empty((num_tokens, num_q_heads, head_size), dtype=qkv.dtype, device=qkv.device)
-    if exponents is not None:
-        k_cache, v_cache = k_cache.view(torch.uint8), v_cache.view(torch.uint8)
     half = triton.next_power_of_2(head_size // 2)
     blocks = blocks_of("rope_and_store_kv", qkv.device, columns=2 * half)
-    _rope_and_store_kv_kernel[num_tokens, triton.cdiv(num_heads, blocks["heads"])](
-        qkv,
-        positions,
-        cos_sin,
-        slots,
-        q_norm,
-        k_norm,
-        q,
-        k_cache,
-        v_cache,
-        *(exponents or (None, None)),
-        k_cache.stride(0),
-        eps,
+    return Call(
+        _rope_and_store_kv_kernel,
+        (num_tokens, triton.cdiv(num_heads, blocks["heads"])),
         NUM_Q_HEADS=num_q_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_SIZE=head_size,
@@ -168,4 +198,3 @@ def rope_and_store_kv(
         num_warps=blocks["num_warps"],
         enable_fp_fusion=True,
     )
-    return q

@@ -20,6 +20,8 @@ class Lookup:
         self._table = table
         self._gpu_of = gpu_of
         self._found: dict[object, Blocks] = {}
+        self.generation = 0
+        """Counts exchanges of the table: what followed from the one before holds no more."""
         self._multiprocessors: dict[torch.device, int] = {}
         self._capabilities: dict[torch.device, tuple[int, int]] = {}
 
@@ -56,11 +58,13 @@ class Lookup:
         self._table, self._gpu_of, self._found = table, lambda _device: gpu, {}
         self._multiprocessors, was = {}, self._capabilities
         self._capabilities = {}
+        self.generation += 1
         try:
             yield
         finally:
             self._table, self._gpu_of, self._found, self._multiprocessors = before
             self._capabilities = was
+            self.generation += 1
 
 
 def gpu_of(device: torch.device) -> Gpu:
