@@ -119,7 +119,7 @@ class FakeCuda(TorchDispatchMode):
         if not is_on_device and (to is None or to.type != "cuda"):
             return self._on_host(func, name, args, kwargs)
         if name == _ATTENTION:  # torch would ask the driver how it attends
-            _refuse_mixed(func, name, tensors)
+            _refuse_mixed(func, name, args, tensors)
             attended = torch.empty_like(args[0])
             self.record.add(noted(func, args, kwargs, attended) or Launch("op", str(func)))
             return attended
@@ -136,7 +136,7 @@ class FakeCuda(TorchDispatchMode):
         _refuse_looks(func, name, args, kwargs)
         if name in _COPIES and (copied := self._across(func, args, kwargs)) is not None:
             return copied
-        _refuse_mixed(func, name, tensors)
+        _refuse_mixed(func, name, args, tensors)
         if name in _PEER_SUMS:
             return self._sum_of_peers(func, *args)
         with self._fake:
@@ -233,9 +233,11 @@ def _refuse_looks(func: Any, name: str, args: Any, kwargs: Any) -> None:
             raise HiddenWaitError(f"{func} makes the host wait: an index is a mask")
 
 
-def _refuse_mixed(func: Any, name: str, tensors: list[Tensor]) -> None:
+def _refuse_mixed(func: Any, name: str, args: Any, tensors: list[Tensor]) -> None:
     """A number of the host's is handed to a kernel as its argument; an index is copied."""
-    read = [each for each in tensors if each.is_cuda or each.dim() > 0 or name in _INDEXED]
+    indices = args[1] if name in _INDEXED else ()
+    read = [each for each in tensors if each.is_cuda or each.dim() > 0]
+    read += [each for each in indices if each is not None]
     if len({each.device for each in read}) > 1 and name not in _COPIES:
         sides = ", ".join(f"{tuple(each.shape)} on {each.device}" for each in tensors)
         raise MixedDevicesError(f"{func} takes tensors of two devices: {sides}")
