@@ -3,7 +3,7 @@
 Clones this repository, installs it as the README says, without pip's cache, and serves the
 quickstart. Needs the network, 7 GB of disk and about five minutes.
 
-    python benchmarks/first_minutes.py
+    PYTHONPATH=benchmarks:tests python benchmarks/first_minutes.py
 """
 
 import argparse
@@ -113,7 +113,7 @@ def page(seconds: dict[str, float]) -> str:
     return (
         f"# The first minutes\n\n{machine()}; no GPU.\n\n| | seconds |\n|---|---|\n"
         + "".join(f"| {name} | {spent:.0f} |\n" for name, spent in rows)
-        + "\nMade by `python benchmarks/first_minutes.py`.\n"
+        + "\nMade by `PYTHONPATH=benchmarks:tests python benchmarks/first_minutes.py`.\n"
     )
 
 
