@@ -7,18 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from gguf import GGUFEndian, GGUFReader, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFEndian, GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GgufConfig
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.gguf_config import read_config
+from paceline_engine.checkpoint.gguf_file import FileMetadata, GgufTensors
 from paceline_engine.checkpoint.gguf_reader import GuardedReader
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.sentence_piece import build_sentence_piece
 from paceline_engine.checkpoint.uri import Places, locate
 from paceline_engine.errors import CorruptModel
+from paceline_kernels.cpu import BLOCK_KINDS
+from paceline_testing.random_blocks import random_blocks, values_of
 from paceline_testing.tiny_gguf import write_tiny_gguf
 from paceline_testing.tiny_model import Family, make_tiny_model
 
@@ -145,6 +148,29 @@ class SomeMetadata(dict[str, Any]):
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("kind", BLOCK_KINDS)
+def test_blocks_are_dequantised_as_ggufs_own_package_does(tmp_path: Path, kind: Any) -> None:
+    """However many lie in a row, and whatever divides the number of all of them."""
+    sizes = ((48, 768), (3, 256), (1, 256 * 67), (97, 512), (1024, 256))
+    weights = {f"w{n}": random_blocks(kind, *shape, seed=n) for n, shape in enumerate(sizes)}
+    writer = GGUFWriter(tmp_path / "blocks.gguf", "qwen2")
+    for name, blocks in weights.items():
+        rows = blocks.rows.numpy()
+        writer.add_tensor(name, rows, raw_dtype=GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+    path = tmp_path / "blocks.gguf"
+    reader = GuardedReader(path)
+    tensors = GgufTensors(path, reader, FileMetadata(path, reader))
+
+    for name, blocks in weights.items():
+        seen = torch.from_numpy(tensors.read_raw(name))
+        torch.testing.assert_close(seen.double(), values_of(blocks), rtol=0, atol=0)
+
+
 def test_an_odd_number_of_heads_is_read() -> None:
     """The embedded model has 9 for queries and 3 for keys, each of 64 rows."""
     places = Places(models_dir=None, model_mount=Path("/model"), hub=Hub(Path("/cache")))

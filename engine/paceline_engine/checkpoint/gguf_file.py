@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from gguf import GGUFReader, ReaderTensor, dequantize
+from gguf import GGML_QUANT_SIZES, GGUFReader, ReaderTensor, dequantize
 from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
@@ -48,6 +48,8 @@ _POST_NORM_NAMES = {
     "post_feedforward_layernorm": "post_ffw_norm",
 }
 _GEMMA = ("gemma2", "gemma3")
+_ROW_BLOCKS = 64
+"""Blocks of a row at most, where a tensor is dequantised."""
 
 
 def open_gguf(path: Path) -> Checkpoint:
@@ -81,18 +83,20 @@ class FileMetadata:
     def __init__(self, path: Path, reader: GGUFReader) -> None:
         self._path = path
         self._fields = reader.fields
+        self._values: dict[str, Any] = {}  # a vocabulary is asked for twice
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of `key`, as Python has it."""
-        field = self._fields.get(key)
-        return default if field is None else field.contents()
+        return self[key] if key in self._fields else default
 
     def __getitem__(self, key: str) -> Any:
         """Return what must be there."""
         field = self._fields.get(key)
         if field is None:
             raise CorruptModel(f"{self._path} has no metadata {key!r}.")
-        return field.contents()
+        if key not in self._values:
+            self._values[key] = field.contents()
+        return self._values[key]
 
 
 class GgufTensors:
@@ -178,19 +182,38 @@ class GgufTensors:
         """Dequantise a tensor by the file's own name."""
         tensor = self._tensor(gguf_name)
         try:
-            values = dequantize(tensor.data, tensor.tensor_type)
+            values = _dequantised(tensor)
         except NotImplementedError as error:
             raise UnsupportedModel(
                 f"{self._path}: tensor {gguf_name} is of type {tensor.tensor_type.name}, "
                 "which cannot be dequantised."
             ) from error
-        return np.array(values, dtype=np.float32)
+        return values.copy() if np.may_share_memory(values, tensor.data) else values
 
     def _tensor(self, gguf_name: str) -> ReaderTensor:
         tensor = self._tensors.get(gguf_name)
         if tensor is None:
             raise CorruptModel(f"{self._path} has no tensor {gguf_name}.")
         return tensor
+
+
+def _dequantised(tensor: ReaderTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Dequantise in rows of a length that suits the package, which takes sixteen at a time.
+
+    Rows are blocks one behind the other, so they may be cut anywhere between two. Those of a model
+    are so short, or so long, that this takes twice to four times as long with them. Raises
+    NotImplementedError where the package does not know the kind.
+    """
+    data, kind = tensor.data, tensor.tensor_type
+    values_of_block, block_bytes = GGML_QUANT_SIZES[kind]
+    if values_of_block == 1:  # plain numbers
+        plain: np.ndarray[Any, np.dtype[np.float32]] = dequantize(data, kind)
+        return plain
+    num_blocks = data.size // block_bytes
+    row_blocks = max(n for n in range(1, _ROW_BLOCKS + 1) if num_blocks % n == 0)
+    rows: np.ndarray[Any, np.dtype[np.float32]]
+    rows = dequantize(data.reshape(-1, row_blocks * block_bytes), kind)
+    return rows.reshape(*data.shape[:-1], -1)
 
 
 def _stored(tensor: ReaderTensor) -> StoredTensor:

@@ -88,13 +88,13 @@ class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annota
         """Slice so many texts, each behind its length; also say where the last one ends."""
         length = np.dtype(np.uint64).newbyteorder(self.byte_order)
         order: Literal["little", "big"] = "big" if length.str[0] == ">" else "little"
-        texts = []
+        mapped, texts = self._data.data, []  # whose slices cost a fifth of numpy's
         for _ in range(count):
             begin = at + _LENGTH_BYTES
             self._require_within(begin)
-            at = begin + int.from_bytes(self._data[at:begin], order)
+            at = begin + int.from_bytes(mapped[at:begin], order)
             self._require_within(at)
-            texts.append(self._data[begin:at])
+            texts.append(mapped[begin:at])
         return texts, at
 
     def _require_within(self, end: int) -> None:
