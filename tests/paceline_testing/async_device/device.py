@@ -60,7 +60,7 @@ class AsyncDevice(TorchDispatchMode):
             held.enter_context(tuned.blocks_of.as_if(tuned.SHIPPED, as_this_gpu))
             held.enter_context(mock.patch.object(dispatch, "launcher", self._launcher))
             for kind in (JITFunction, InterpretedFunction):
-                held.enter_context(mock.patch.object(kind, "run"))
+                held.enter_context(mock.patch.object(kind, "run", return_value=None))
             torch._C._ensureCUDADeviceGuardSet()  # as torch's fake mode does: it asks no driver
             # `torch.tensor(..., device="cuda")` makes a tensor of the host, then copies it.
             torch._C._set_only_lift_cpu_tensors(True)
