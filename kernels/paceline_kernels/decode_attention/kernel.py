@@ -350,7 +350,9 @@ def paged_decode_attention(
     out: Tensor | None = None,
 ) -> Tensor:
     """Launch as many programs as the device holds, for each KV head the same number."""
-    plan = plan or _planned(q, k_cache, context_lens, window)
+    if plan is None:
+        expect_caches(k_cache, v_cache, exponents, like=q)
+        plan = _planned(q, k_cache, context_lens, window)
     num_programs = len(plan.runs)
     caches = (k_cache, v_cache, *(exponents or (None, None)))
     tables = (block_table, context_lens)
