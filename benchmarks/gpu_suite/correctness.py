@@ -27,7 +27,7 @@ _TIMEOUT_S = 260.0
 _MOST_AT_A_TIME = 8
 """They compile most of their time, and each has a context of some hundred megabytes on the GPU."""
 _PROCESSES_A_FILE = 3
-"""Where pytest-xdist is installed: one file of products compiles for longer than all the others."""
+"""They share the tests of one file where pytest-xdist is installed: some compile for minutes."""
 # The project's own settings name plugins that these tests do not need.
 OPTIONS = (
     *("-c", os.devnull, "--rootdir", str(ROOT), "--import-mode=importlib"),

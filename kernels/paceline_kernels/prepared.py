@@ -15,7 +15,7 @@ from paceline_kernels.dependent import dependent
 from paceline_kernels.tuned import blocks_of
 
 MOST_CALLS = 2048
-"""Of a kernel: steps have ever other numbers of tokens. What is forgotten is worked out again."""
+"""Kept for each kernel. Numbers of tokens differ from step to step, so some bound is needed."""
 _ALIGNED = 16
 """Bytes: Triton compiles another variant where a pointer is no multiple."""
 
@@ -30,7 +30,7 @@ def looks(tensor: Tensor | None) -> Hashable:
 
 
 class Call:
-    """A kernel with its grid and constants. Launches it over whatever looks as was checked."""
+    """A kernel with its grid and constants, for tensors that look like those that were checked."""
 
     def __init__(self, kernel: Any, grid: tuple[int, ...], **constants: Any) -> None:
         """`constants` are the kernel's own and Triton's options, by name."""

@@ -21,9 +21,9 @@ class Kernel:
     """A kernel of two pointers, a number and two constants, as Triton's are called."""
 
     bound: list[Any] = field(default_factory=list)
-    """What Triton looked at, argument by argument."""
+    """Launches for which Triton looked at each argument."""
     launched: list[Any] = field(default_factory=list)
-    """What a variant was launched over at once."""
+    """Launches that went to a compiled variant directly."""
     compiles: bool = True
 
     params = (
@@ -102,13 +102,13 @@ def test_what_was_not_compiled_is_not_remembered() -> None:
     ids=["shape", "dtype", "strides", "device", "nothing"],
 )
 def test_tensors_that_a_check_tells_apart_look_different(other: Tensor | None) -> None:
-    """By shape, type, strides and device, or because there is none."""
+    """Shape, type, strides and device count, and so does a missing tensor."""
     assert looks(torch.zeros(4, 8)) == looks(torch.ones(4, 8))
     assert looks(other) != looks(torch.zeros(4, 8))
 
 
 def test_an_exchanged_table_and_dependent_launches_make_other_calls() -> None:
-    """What followed from the blocks before does not hold for these."""
+    """A call prepared with the old blocks must not be used with the new ones."""
     calls = Calls()
     before = calls.key(1)
 
@@ -120,7 +120,7 @@ def test_an_exchanged_table_and_dependent_launches_make_other_calls() -> None:
 
 
 def test_no_more_calls_are_kept_than_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps have ever other numbers of tokens."""
+    """The number of tokens differs from step to step."""
     monkeypatch.setattr(prepared, "MOST_CALLS", 4)
     calls, call = Calls(), Call(Kernel(), (1,), BLOCK=64)
 
@@ -144,7 +144,7 @@ def test_a_launcher_computes_the_same_again_from_memory_that_begins_elsewhere(de
 
 
 def test_a_wrong_tensor_is_refused_after_right_ones(device: str) -> None:
-    """What was checked is how a tensor looks, and this one looks otherwise."""
+    """A tensor of another shape is checked, although the kernel was launched before."""
     x, weight = torch.randn(5, 48, device=device), torch.randn(48, device=device)
     add_rms_norm(x, x, weight, 1e-6)
 
