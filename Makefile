@@ -40,9 +40,14 @@ lint: install ## Style, and the layers between the parts.
 	$(PY) -m ruff format --check
 	.venv/bin/lint-imports
 
-.PHONY: types
-types: install ## mypy --strict and pyright.
+.PHONY: types mypy pyright
+types: install ## mypy --strict and pyright, at the same time.
+	$(MAKE) --jobs 2 --output-sync mypy pyright
+
+mypy: install
 	$(PY) -m mypy
+
+pyright: install
 	$(PY) -m pyright
 
 .PHONY: test

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
 RULES = CHART / "files" / "rules.yaml"
 PAGES = yaml.safe_load((CHART / "values.yaml").read_text())["monitoring"]["runbookBaseUrl"]
-CASES = Path(__file__).parent / "rules_test.yaml"
+CASES = sorted(Path(__file__).parent.glob("rules*_test.yaml"))
 
 
 def alerts() -> dict[str, dict[str, Any]]:
@@ -25,7 +25,9 @@ def alerts() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
 
 
-@pytest.mark.parametrize("command", [["check", "rules", RULES], ["test", "rules", CASES]], ids=str)
+@pytest.mark.parametrize(
+    "command", [["check", "rules", RULES], ["test", "rules", *CASES]], ids=["rules", "cases"]
+)
 def test_promtool_agrees(command: list[str | Path]) -> None:
     """Prometheus's own tool checks the rules and runs the cases."""
     try:
@@ -42,7 +44,8 @@ def test_each_alert_has_a_case_that_fires_and_one_that_is_silent() -> None:
     """An alert that cannot fire, or always does, is worse than none."""
     fires: set[str] = set()
     silent: set[str] = set()
-    for test in yaml.safe_load(CASES.read_text())["tests"]:
+    tests = [test for path in CASES for test in yaml.safe_load(path.read_text())["tests"]]
+    for test in tests:
         for case in test["alert_rule_test"]:
             (fires if case["exp_alerts"] else silent).add(case["alertname"])
 

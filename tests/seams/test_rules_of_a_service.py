@@ -16,7 +16,7 @@ from paceline_testing.services import a_live_service
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline" / "files" / "rules.yaml"
-CASES = ROOT / "tests" / "chart" / "rules_test.yaml"
+CASES = sorted((ROOT / "tests" / "chart").glob("rules*_test.yaml"))
 
 
 def _groups() -> list[dict[str, Any]]:
@@ -53,19 +53,21 @@ def test_they_fire_and_are_silent_where_the_charts_are(tmp_path: Path) -> None:
     except UnavailableError as lack:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
     own = _alerts(_groups())
-    cases = yaml.safe_load(CASES.read_text())
-    cases["rule_files"] = ["rules.yaml"]
-    cases["tests"] = [
-        test
-        for test in cases["tests"]
-        if all(case["alertname"] in own for case in test["alert_rule_test"])
-    ]
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": _groups()}))
-    (tmp_path / "cases.yaml").write_text(yaml.safe_dump(cases))
+    fires: set[str] = set()
+    for path in CASES:
+        cases = yaml.safe_load(path.read_text())
+        cases["rule_files"] = ["rules.yaml"]
+        cases["tests"] = [
+            test
+            for test in cases["tests"]
+            if all(case["alertname"] in own for case in test["alert_rule_test"])
+        ]
+        fires |= {case["alertname"] for test in cases["tests"] for case in test["alert_rule_test"]}
+        (tmp_path / path.name).write_text(yaml.safe_dump(cases))
 
-    command: list[str | Path] = [tool, "test", "rules", tmp_path / "cases.yaml"]
+    command: list[str | Path] = [tool, "test", "rules", *tmp_path.glob("*_test.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
-    fires = {case["alertname"] for test in cases["tests"] for case in test["alert_rule_test"]}
     assert fires == own.keys()
     assert done.returncode == 0, done.stdout + done.stderr
