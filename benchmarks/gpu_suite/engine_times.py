@@ -13,7 +13,7 @@ import torch
 from gpu_suite import names, shapes
 from gpu_suite.gaps import Span, between_steps, gaps
 from gpu_suite.machine import Machine
-from gpu_suite.mixed_step import IN_PIECES, mixed_times
+from gpu_suite.mixed_step import IN_GRAPH, mixed_times
 from gpu_suite.parts import tried
 from gpu_suite.record import Absent, Figure, Found
 from gpu_suite.requests import Asked, answers, engine_of, prompt, submit, uniform
@@ -40,7 +40,7 @@ def _model(machine: Machine, model: str) -> Iterator[Found]:
     if model in names.THROUGHPUT_MODELS:
         takes[names.throughput(model)] = _throughput
     # The last two change what is recorded.
-    takes[names.mixed(model, IN_PIECES)] = _mixed
+    takes[names.mixed(model, IN_GRAPH)] = _mixed
     takes[names.dependent_step(model)] = _dependent_step
     left = {name: take for name, take in takes.items() if name not in machine.passed}
     loaded = shapes.load(model, machine) if left else None

@@ -12,7 +12,7 @@ from gpu_suite import names
 from paceline_engine.model.row_stages import possible_plans
 from step_work import before, fused, page, predictions, ranks
 from step_work.gpus import gpu_named
-from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, fake_model
+from step_work.steps import DECODE, IN_GRAPH, MIXED, PREFILL, fake_model
 from step_work.work import table_of, work_of
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b")
@@ -28,7 +28,7 @@ def main() -> None:
         return
     for name in sys.argv[1:] or MODELS:
         model = fake_model(name)
-        works = [work_of(model, step) for step in (DECODE, MIXED, IN_PIECES, PREFILL)]
+        works = [work_of(model, step) for step in (DECODE, MIXED, IN_GRAPH, PREFILL)]
         everything = fused.fused_work(model, DECODE, possible_plans(model.decoder)[0])
         for work in (*works, everything):
             print(table_of(work), end="\n\n")

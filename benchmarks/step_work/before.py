@@ -6,13 +6,13 @@ Nobody can print the figures before any more: they are kept here, and their page
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, Step
+from step_work.steps import DECODE, IN_GRAPH, MIXED, PREFILL, Step
 from step_work.work import StepWork
 
 LAUNCHES_OF_A_LAYER: Mapping[Step, int] = MappingProxyType(
-    {DECODE: 11, MIXED: 13, IN_PIECES: 12, PREFILL: 11}
+    {DECODE: 11, MIXED: 13, IN_GRAPH: 13, PREFILL: 11}
 )
-"""By step; those in pieces are of when pieces were first counted."""
+"""By step; one in a graph launched what it did op by op."""
 SURPLUS: Mapping[str, float] = MappingProxyType(
     {"qwen2.5-0.5b": 0.151, "llama-3.2-1b": 0.077, "llama-3.1-8b": 0.054}
 )

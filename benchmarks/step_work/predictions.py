@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_suite import names
-from gpu_suite.mixed_step import EAGER, IN_PIECES, STEP
+from gpu_suite.mixed_step import EAGER, IN_GRAPH, STEP
 from paceline_kernels.dependent import dependent
 from step_work import assumed
 from step_work.gpus import GPUS, Gpu
@@ -18,7 +18,7 @@ _MIXED = Step(
     (STEP.context_each,) * STEP.decode,
     ((STEP.prefill, STEP.prefill + STEP.prefill_context),),
 )
-_IN_PIECES = replace(_MIXED, name="the suite's mixed step, in pieces", in_pieces=True)
+_IN_GRAPH = replace(_MIXED, name="the suite's mixed step, in a graph", in_graph=True)
 
 PUBLISHED = (
     (
@@ -63,7 +63,7 @@ CHANGES = (
 def table_of(model: FakeModel) -> str:
     """Predict every step of a model on every GPU, then what changes of it would gain."""
     decode, prefill = work_of(model, DECODE), work_of(model, PREFILL)
-    mixed = (work_of(model, _MIXED), work_of(model, _IN_PIECES))
+    mixed = (work_of(model, _MIXED), work_of(model, _IN_GRAPH))
     works = (work_of(model, SINGLE), decode, *mixed, prefill, work_of(model, LONG_PREFILL))
     lines = [f"{model.name}: PREDICTED, nothing of this is measured"]
     for work in works:
@@ -136,6 +136,6 @@ def figures_of(model: FakeModel, gpu: Gpu) -> Sequence[tuple[str, Predicted]]:
         (names.step(model.name), DECODE),
         (names.single(model.name), SINGLE),
         (names.mixed(model.name, EAGER), _MIXED),
-        (names.mixed(model.name, IN_PIECES), _IN_PIECES),
+        (names.mixed(model.name, IN_GRAPH), _IN_GRAPH),
     )
     return [(name, predict(work_of(model, step), gpu)) for name, step in steps]

@@ -14,7 +14,7 @@ from paceline_engine.checkpoint.families import from_hugging_face
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.batch import Batch, ScheduledChunk
-from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
+from paceline_engine.core.graph_sizes import mixed_sizes, padded_size
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
@@ -44,8 +44,8 @@ class Step:
     """Of each decode, itself included."""
     chunks: tuple[tuple[int, int], ...] = ()
     """Of each prompt: tokens computed, and context with them."""
-    in_pieces: bool = False
-    """With graphs of what lies between attentions, padded to a size that is captured."""
+    in_graph: bool = False
+    """Replayed from a graph, padded to a size that is captured."""
     num_adapters: int = 0
     """Every row has one of so many, in turn."""
 
@@ -62,7 +62,7 @@ class Step:
 
 DECODE = Step("64 decodes at context 1k", contexts=(1024,) * 64)
 MIXED = Step("32 decodes at context 1k beside a prompt of 512", (1024,) * 32, ((512, 512),))
-IN_PIECES = replace(MIXED, name=f"{MIXED.name}, in pieces", in_pieces=True)
+IN_GRAPH = replace(MIXED, name=f"{MIXED.name}, in a graph", in_graph=True)
 PREFILL = Step("prompt of 2,048", chunks=((2048, 2048),))
 LONG_PREFILL = Step("prompt of 8,192", chunks=((8192, 8192),))
 
@@ -90,11 +90,11 @@ class FakeModel:
             before = Step("", shorter, num_adapters=step.num_adapters)
             if before.contexts:  # from then on the rows hold what decodes need
                 runner.launch(_batch(before, requests)).result()
-            if step.in_pieces:
-                self._capture_pieces(step)
+            if step.in_graph:
+                self._capture_mixed(step)
             record.clear()
             runner.launch(_batch(step, requests)).result()
-            runner.keep_piecewise([])
+            runner.keep_mixed([])
         return tuple(record.launches)
 
     @contextmanager
@@ -114,13 +114,13 @@ class FakeModel:
         """All weights, which are shapes alone."""
         return self.loaded.runner._decoder  # noqa: SLF001 - nobody else asks for it
 
-    def _capture_pieces(self, step: Step) -> None:
+    def _capture_mixed(self, step: Step) -> None:
         runner = self.loaded.runner
         capture = CudaGraphCapture(runner.device)
-        if not step.contexts:  # pieces are captured behind decodes
+        if not step.contexts:  # they are captured behind decodes
             runner.capture_decodes(capture, [1], lambda _: None)
-        sizes = piecewise_sizes(self.loaded.capacity.max_token_budget)
-        runner.capture_piecewise(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
+        sizes = mixed_sizes(self.loaded.capacity.max_token_budget)
+        runner.capture_mixed(capture, [padded_size(sizes, step.num_tokens)], lambda _: None)
 
 
 def fake_model(

@@ -71,8 +71,9 @@ class StepWork:
 
     @property
     def of_a_layer(self) -> Counter[str]:
-        """How often each launch is in a layer; the layers are alike."""
-        counts = Counter(work.label for work in self.launches)
+        """How often each launch is in a layer; the layers are alike, and in the graph if any is."""
+        replayed = [work for work in self.launches if work.in_graph]
+        counts = Counter(work.label for work in replayed or self.launches)
         layers = self.config.num_layers
         return Counter({label: n // layers for label, n in counts.items() if n >= layers})
 

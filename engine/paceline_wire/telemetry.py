@@ -130,8 +130,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Steps that were replayed whole from a CUDA graph."""
     graph_fallbacks: dict[str, int] = {}
     """Steps that ran op by op though others are replayed, by reason, since start."""
-    graph_piece_steps: int = 0
-    """Steps that were replayed from piecewise graphs, all but their attention."""
+    graph_mixed_steps: int = 0
+    """Steps with prompts, drafts or padding that were replayed from CUDA graphs."""
     kv_unfilled_tokens: int = 0
     """Tokens for which the blocks of running requests have room beyond those that they know."""
 

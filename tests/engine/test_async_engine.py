@@ -199,12 +199,12 @@ def eager(folder: Path) -> Served:
 
 @pytest.fixture(scope="module")
 def captured(folder: Path) -> Served:
-    """Decodes in whole graphs, other steps in pieces; captured while work is late."""
+    """Graphs of decodes and of mixed steps; captured while work is late."""
     served = _load(folder)
     with served.device.visible(), served.device.following(LATE):
         runner = served.loaded.runner
         runner.capture_decodes(CudaGraphCapture(runner.device), [1, 2, 4], lambda _done: None)
-        runner.capture_piecewise(CudaGraphCapture(runner.device), [16, 32], lambda _done: None)
+        runner.capture_mixed(CudaGraphCapture(runner.device), [16, 32], lambda _done: None)
     return served
 
 
@@ -263,13 +263,13 @@ def test_graphs_give_the_same(
     preempted: dict[int, int],
     constrained: bool,
 ) -> None:
-    """Whole graphs of decodes, and pieces of other steps."""
+    """Of decodes, and of other steps."""
     captured.loaded.graph_use.restart()
     seen = captured.answers(schedule, preempted, constrained=constrained)
 
     assert seen == {name: wanted[name] for name in seen}
-    assert captured.loaded.graph_use.full > 0
-    assert captured.loaded.graph_use.piecewise > 0
+    assert captured.loaded.graph_use.decodes > 0
+    assert captured.loaded.graph_use.mixed > 0
 
 
 @few
@@ -313,7 +313,7 @@ def _load_ranks(folder: Path, *, graphs: bool) -> tuple[Served, TwoRanks]:
                     capture = CudaGraphCapture(runner.device)
                     runner.capture_decodes(capture, [1, 2, 4], lambda _done: None)
                     capture = CudaGraphCapture(runner.device)
-                    runner.capture_piecewise(capture, [16, 32], lambda _done: None)
+                    runner.capture_mixed(capture, [16, 32], lambda _done: None)
                 loaded.append(one)
         ranks.follower = loaded[1].runner
     return Served(device, loaded[0]), ranks
@@ -345,8 +345,8 @@ def test_ranks_that_overlap_give_the_same(
     seen = served.answers(schedule, constrained=constrained)
 
     assert _tokens(seen) == {name: _tokens(wanted)[name] for name in seen}
-    assert bool(served.loaded.graph_use.full) == in_graphs
-    assert bool(served.loaded.graph_use.piecewise) == in_graphs
+    assert bool(served.loaded.graph_use.decodes) == in_graphs
+    assert bool(served.loaded.graph_use.mixed) == in_graphs
 
 
 def _tokens(answers: dict[str, Any]) -> dict[str, list[int]]:
@@ -427,7 +427,7 @@ def test_adapters_give_the_same(adapted: tuple[Served, Path], schedule: Schedule
 
     assert seen == wanted
     assert len({tuple(tokens) for tokens in wanted.values()}) > 6
-    assert adapted[0].loaded.graph_use.full > 0
+    assert adapted[0].loaded.graph_use.decodes > 0
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_codes_that_are_handed_over_are_replayed(folder: Path) -> None:
     wanted = answers(an_engine(op_by_op, overlap=False), arrivals)
 
     assert answers(an_engine(replayed, overlap=True), arrivals) == wanted
-    assert replayed.graph_use.full > 0
+    assert replayed.graph_use.decodes > 0
 
 
 def test_tokens_outlive_the_replay_behind_them(eager: ModelRunner, graphed: ModelRunner) -> None:
@@ -259,11 +259,11 @@ def test_a_drawn_step_needs_nothing_of_the_host(
     monkeypatch.setattr(DeviceSampler, "resample", behind)
     monkeypatch.setattr(MaskMaker, "begin", begun)
     arrivals = [Arrival(3, sampling, steps_before=2) for sampling in DRAWN]
-    replayed = graphed.graph_use.full
+    replayed = graphed.graph_use.decodes
 
     answers(an_engine(graphed, overlap=True), arrivals)
 
-    assert graphed.graph_use.full > replayed
+    assert graphed.graph_use.decodes > replayed
     assert not looked
     answers(an_engine(graphed, overlap=True), [Arrival(3, ASKING, steps_before=0)])
     assert {*looked} == {"sampler", "masks"}
@@ -326,10 +326,10 @@ def test_every_size_is_captured_and_the_capacity_is_one(folder: Path) -> None:
     while not engine.is_idle:
         engine.step()
     assert capture.num_captured == 6
-    assert runner.graph_use.full == SAMPLINGS[0].max_tokens - 1
+    assert runner.graph_use.decodes == SAMPLINGS[0].max_tokens - 1
     assert dict(runner.graph_use.eager) == {"prefill": 1}
     told = engine.load()
-    assert told.graph_steps == runner.graph_use.full
+    assert told.graph_steps == runner.graph_use.decodes
     assert told.graph_fallbacks == {"prefill": 1}
 
 

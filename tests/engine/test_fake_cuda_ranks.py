@@ -96,7 +96,7 @@ def test_a_step_of_decodes_is_one_message_and_one_graph(folder: Path) -> None:
         launches = model.launches(a_step(requests))
         waits = list(model.fake.record.waits)
 
-    assert [_mode(message) for message in told] == ["full graph"]
+    assert [_mode(message) for message in told] == ["decode graph"]
     assert waits == ["Event.synchronize"] * 2
     assert all(each.in_graph for each in launches if each.kind in MEETINGS)
     assert [kind for kind, _ in meetings(launches)] == [
@@ -174,4 +174,4 @@ def test_graphs_are_given_up_before_the_connections(folder: Path) -> None:
         dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
 
     assert runner._decode_graphs is None
-    assert runner._piecewise is None
+    assert runner._mixed is None

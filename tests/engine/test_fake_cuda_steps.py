@@ -220,11 +220,11 @@ def test_other_families(tmp_path: Path, family: Family) -> None:
 
 @pytest.fixture(scope="module")
 def captured(folder: Path) -> FakeGpuModel:
-    """Every graph is captured, and all piecewise ones are used."""
+    """Every graph is captured, and used."""
     model = load_on_fake_gpu(folder, graphs="on")
     runner = model.loaded.runner
     with model.fake.visible(), model.fake.loading():
-        runner.capture_piecewise(CudaGraphCapture(runner.device), [8, 64], lambda _done: None)
+        runner.capture_mixed(CudaGraphCapture(runner.device), [8, 64], lambda _done: None)
     return model
 
 
@@ -240,14 +240,14 @@ def test_decodes_are_replayed(captured: FakeGpuModel, asked: dict[str, Any]) -> 
     assert all(launch.in_graph for launch in launches if launch.kind == "product")
 
 
-def test_a_mixed_step_is_replayed_in_pieces(captured: FakeGpuModel) -> None:
-    """What lies between attentions is in graphs; attention is not."""
+def test_a_mixed_step_is_replayed(captured: FakeGpuModel) -> None:
+    """Attention of prompts, too."""
     requests = [a_request(0), a_request(1)]
     captured.run(a_step(prompts=requests[:1]))
     launches = captured.launches(a_step(requests[:1], requests[1:]))
 
     attention = {launch.in_graph for launch in launches if launch.name == "_prefill_kernel"}
-    assert attention == {False}
+    assert attention == {True}
     assert any(launch.in_graph for launch in launches)
 
 

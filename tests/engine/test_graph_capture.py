@@ -1,6 +1,7 @@
 """Which graphs are captured at start, which are kept, and what memory is set aside for them."""
 
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.loading.capture import capture_graphs, graphs_bytes, uses_graphs
-from paceline_engine.loading.memory import piece_bytes
+from paceline_engine.loading.memory import _parts_bytes, mixed_bytes
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
 from paceline_testing.engines import a_capacity
@@ -31,15 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Ticking:
-    """A clock by which every step takes 2 ms, and with graphs of up to 8 tokens 1 ms."""
+    """A clock by which every step takes 2 ms, and with a graph of 8 tokens 1 ms."""
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self._now = 0.0
 
     def __call__(self) -> float:
-        graphs = self._runner._piecewise
-        is_fast = graphs is not None and any(graphs.covers(count) for count in range(1, 9))
+        graphs = self._runner._mixed
+        is_fast = graphs is not None and 8 in graphs.enabled
         self._now += 0.001 if is_fast else 0.002
         return self._now
 
@@ -61,13 +62,13 @@ def test_graphs_are_kept_where_steps_were_faster(folder: Path, overlap: str) -> 
     )
 
     assert runner._decode_graphs is not None
-    assert runner._piecewise is not None
-    assert [count for count in range(1, 25) if runner._piecewise.covers(count)] == list(range(1, 9))
+    assert runner._mixed is not None
+    assert runner.mixed_sizes == (8,)
     assert list(dict.fromkeys(stage for stage, _ in told)) == [
         "capturing graphs",
-        "capturing piecewise graphs",
+        "capturing mixed graphs",
     ]
-    assert [done for stage, done in told if stage == "capturing piecewise graphs"] == [
+    assert [done for stage, done in told if stage == "capturing mixed graphs"] == [
         0,
         1 / 3,
         2 / 3,
@@ -75,7 +76,7 @@ def test_graphs_are_kept_where_steps_were_faster(folder: Path, overlap: str) -> 
     ]
 
 
-def test_where_nothing_is_faster_all_piecewise_graphs_are_given_up(folder: Path) -> None:
+def test_where_nothing_is_faster_all_mixed_graphs_are_given_up(folder: Path) -> None:
     """Those of decodes stay."""
     runner = kernel_runner(folder, CAPACITY, graphs=False)
     ticks = iter(range(10_000))
@@ -90,7 +91,7 @@ def test_where_nothing_is_faster_all_piecewise_graphs_are_given_up(folder: Path)
     )
 
     assert runner._decode_graphs is not None
-    assert runner._piecewise is None
+    assert runner._mixed is None
 
 
 class PeakMemory(TorchDispatchMode):
@@ -118,24 +119,21 @@ class PeakMemory(TorchDispatchMode):
         return key
 
 
-def test_what_piecewise_graphs_take_is_set_aside(folder: Path) -> None:
+def test_what_mixed_graphs_take_is_set_aside(folder: Path) -> None:
     """Their tensors and the widest moment of the largest, to a factor of 2.
 
-    The references hold some tensors that the kernels do not need.
+    What attention's parts take is not seen here: the reference has none.
     """
-    config = open_checkpoint(folder).config
+    config = replace(open_checkpoint(folder).config, max_len=CAPACITY.max_model_len)
     runner = kernel_runner(folder, CAPACITY, graphs=False)
     runner.capture_decodes(RecomputeCapture(), (4,), lambda _fraction: None)
-    graphs = runner.capture_piecewise(RecomputeCapture(), (8, 24), lambda _fraction: None)
     with PeakMemory() as memory, torch.inference_mode():
-        for replay in graphs._replays[24, False]:
-            replay()
-    tensors = sum(each.nbytes for each in vars(graphs).values() if torch.is_tensor(each))
+        runner.capture_mixed(RecomputeCapture(), (24,), lambda _fraction: None)
 
-    taken = tensors + memory.peak
+    estimated = mixed_bytes(config, 4, 24, CAPACITY.block_size, torch.float32)
 
-    assert memory.peak > 0
-    assert taken / 2 < piece_bytes(config, 24, torch.float32) < 2 * taken
+    without_parts = estimated - _parts_bytes(config)
+    assert memory.peak / 2 < without_parts < 2 * memory.peak
 
 
 def test_more_is_set_aside_for_larger_steps_up_to_the_largest_graph(folder: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_engine.core.graph_sizes import decode_sizes, padded_size, piecewise_sizes
+from paceline_engine.core.graph_sizes import decode_sizes, mixed_sizes, padded_size
 
 CAPACITIES = st.integers(1, 5000)
 
@@ -76,23 +76,23 @@ def test_no_rows_at_all_are_refused() -> None:
 
 
 @given(st.integers(1, 20_000))
-def test_sizes_of_pieces_ascend_to_the_longest_step_or_the_last(max_tokens: int) -> None:
-    """Each is a graph for each layer, so there are few; a longer step is no step of any size."""
-    sizes = piecewise_sizes(max_tokens)
+def test_sizes_of_mixed_steps_ascend_to_the_longest_step_or_the_last(max_tokens: int) -> None:
+    """Each is captured at start, so there are few; a longer step is no step of any size."""
+    sizes = mixed_sizes(max_tokens)
 
     assert list(sizes) == sorted(set(sizes))
     assert sizes[-1] == min(max_tokens, 1024)
     assert sizes[0] >= 1
-    assert len(sizes) <= 13
+    assert len(sizes) <= 24
 
 
 @given(st.integers(1, 1024))
-def test_a_step_in_pieces_is_padded_by_half_at_most(num_tokens: int) -> None:
+def test_a_mixed_step_is_padded_by_a_quarter_at_most(num_tokens: int) -> None:
     """Padding of so many tokens is real work; of a handful it is none."""
-    assert padded_size(piecewise_sizes(8192), num_tokens) <= max(32, 1.5 * num_tokens)
+    assert padded_size(mixed_sizes(8192), num_tokens) <= max(num_tokens + 7, 1.25 * num_tokens)
 
 
 def test_a_step_without_a_token_has_no_size() -> None:
     """It names itself, as a capacity without a row does."""
     with pytest.raises(ValueError, match="max_tokens must be at least 1, got 0"):
-        piecewise_sizes(0)
+        mixed_sizes(0)

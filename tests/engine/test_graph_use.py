@@ -33,13 +33,13 @@ PADDING = ScheduledChunk(a_request(), 2, 1, samples=False, is_decode=True, is_pa
     ids=["plain", "prefill", "draft", "adapter", "adapter beside a prompt", "padding"],
 )
 def test_only_plain_decodes_are_replayed(batch: Batch, why: WhyEager | None) -> None:
-    """A whole graph has one token of each row, with an adapter or without."""
+    """A graph of decodes has one token of each row, with an adapter or without."""
     assert why_eager(batch) == why
 
 
 def test_what_ran_before_the_first_request_does_not_count() -> None:
     """Warm-up and profile are nobody's steps."""
-    use = GraphUse(full=3, piecewise=2)
+    use = GraphUse(decodes=3, mixed=2)
     use.eager["prefill"] += 1
 
     use.restart()
@@ -51,9 +51,9 @@ def test_every_step_counts_once() -> None:
     """As what it was computed by; by reason where that was op by op."""
     use = GraphUse()
 
-    use.count("full graph", None)
-    use.count("piecewise graphs", "prefill")
-    use.count("piecewise graphs", "draft")
+    use.count("decode graph", None)
+    use.count("mixed graph", "prefill")
+    use.count("mixed graph", "draft")
     use.count("eager", "prefill")
 
-    assert (use.full, use.piecewise, dict(use.eager)) == (1, 2, {"prefill": 1})
+    assert (use.decodes, use.mixed, dict(use.eager)) == (1, 2, {"prefill": 1})

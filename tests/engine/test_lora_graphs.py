@@ -77,7 +77,7 @@ def served(folder: Path, capture: type[GraphCapture] | None) -> Served:
     if capture is not None:
         sizes = decode_sizes(CAPACITY.max_batch_size)
         runner.capture_decodes(capture(), sizes, lambda _fraction: None)
-        runner.capture_piecewise(capture(), SIZES, lambda _fraction: None)
+        runner.capture_mixed(capture(), SIZES, lambda _fraction: None)
     return Served(runner, adapters, folder)
 
 
@@ -169,13 +169,13 @@ def test_adapters_that_come_later_are_read_by_graphs(eager: Served, graphed: Ser
 
 
 def test_no_step_is_computed_op_by_op_for_its_adapters(graphed: Served) -> None:
-    """Prompts use piecewise graphs, and decodes one graph."""
+    """Neither prompts nor decodes."""
     graphed.runner.graph_use.restart()
 
     answers(graphed.engine(), [Arrival("a", 9, 5), Arrival("", 4, 5), Arrival("b", 3, 5)])
 
     use = graphed.runner.graph_use
-    assert (use.full, use.piecewise, dict(use.eager)) == (4, 1, {})
+    assert (use.decodes, use.mixed, dict(use.eager)) == (4, 1, {})
 
 
 @pytest.mark.parametrize("has_adapters", [False, True])
@@ -190,7 +190,5 @@ def test_graphs_are_captured_with_adapters_and_without(folder: Path, has_adapter
 
     assert capture.num_captured == len(sizes) * (1 + has_adapters)
     assert done == [number / capture.num_captured for number in range(capture.num_captured)]
-    runner.capture_piecewise(capture, SIZES, lambda _fraction: None)
-    num_layers = 3
-    wanted = (len(sizes) + len(SIZES) * num_layers) * (1 + has_adapters)
-    assert capture.num_captured == wanted
+    runner.capture_mixed(capture, SIZES, lambda _fraction: None)
+    assert capture.num_captured == (len(sizes) + len(SIZES)) * (1 + has_adapters)

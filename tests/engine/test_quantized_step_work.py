@@ -12,7 +12,7 @@ from paceline_kernels.moe.kernel import fused_experts, route_experts
 from paceline_testing.device_record import Launch
 from paceline_testing.fake_cuda import FakeCuda
 from step_work.kernels import moved
-from step_work.steps import DECODE, IN_PIECES, FakeModel, Step, fake_model
+from step_work.steps import DECODE, FakeModel, Step, fake_model
 from step_work.work import StepWork, work_of
 
 MODEL = "qwen2.5-0.5b"
@@ -71,15 +71,6 @@ def test_rows_in_fp8_are_counted() -> None:
     assert labelled(work, "quantize_rows")[0] >= LAYERS * rows
     assert work.flops == work_of(plain(), DECODE).flops
     assert work.num_bytes < work_of(plain(), DECODE).num_bytes - 0.9 * WEIGHTS
-
-
-@pytest.mark.parametrize("quantization", ["int8", "fp8", "fp8_dynamic"])
-def test_pieces_of_quantised_products_write_where_the_next_one_reads(quantization: str) -> None:
-    """As those of bfloat16 do: only the first one copies what it leaves."""
-    work = work_of(model_with(quantization=quantization), IN_PIECES)
-
-    copies = [one for one in work.launches if one.in_graph and one.kind == "copy"]
-    assert len(copies) == len(("qkv", "residual"))
 
 
 @pytest.mark.parametrize("num_adapters", [1, 3])

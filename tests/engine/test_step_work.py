@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline_engine.attention import kernel_attention
-from paceline_engine.core.graph_sizes import padded_size, piecewise_sizes
+from paceline_engine.core.graph_sizes import mixed_sizes, padded_size
 from paceline_engine.model.row_stages import possible_plans
 from paceline_kernels import paged_decode_attention
 from paceline_kernels.dependent import dependent
@@ -20,11 +20,11 @@ from step_work.kernels import RULES
 from step_work.level_two import read_from_l2
 from step_work.predictions import SINGLE
 from step_work.ranks import rank_work, without_norms_behind_sums
-from step_work.steps import DECODE, IN_PIECES, MIXED, PREFILL, FakeModel, Step, fake_model
+from step_work.steps import DECODE, IN_GRAPH, MIXED, PREFILL, FakeModel, Step, fake_model
 from step_work.times import is_dependent, predict
 from step_work.work import StepWork, table_of, work_of
 
-LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_PIECES: 10, PREFILL: 9}
+LAUNCHES_OF_A_LAYER = {DECODE: 9, MIXED: 10, IN_GRAPH: 10, PREFILL: 9}
 """The most that a layer may take, four of them products with weights."""
 MOST_SURPLUS = {"qwen2.5-0.5b": 0.101, "llama-3.2-1b": 0.045, "llama-3.1-8b": 0.033}
 """Of bytes of a step of 64 decodes, activations counted as if none stayed in a cache."""
@@ -239,25 +239,19 @@ def test_a_table_has_every_launch() -> None:
     assert f"surplus {decode.surplus:.1%}" in table
 
 
-def test_in_pieces_attention_is_launched_by_the_host() -> None:
-    """Everything else of all layers but the last is replayed, a graph a layer."""
-    pieces = work("qwen2.5-0.5b", IN_PIECES)
+def test_a_mixed_step_is_in_one_graph() -> None:
+    """Every layer of it, attention of prompts and decodes too; the states are copied once."""
+    replayed = work("qwen2.5-0.5b", IN_GRAPH)
 
-    launched = [one.label for one in pieces.launches if not one.in_graph]
-    assert launched.count("prefill") == launched.count("decode") == 24
-    assert launched.count("gate_mul") == 1
-    assert sum(one.label == "gate_mul" for one in pieces.launches) == 24
-
-
-def test_pieces_write_where_the_next_one_reads() -> None:
-    """Only the first one copies what it leaves: its norm takes memory of its own."""
-    pieces = work("llama-3.1-8b", IN_PIECES)
-
-    copies = [one for one in pieces.launches if one.in_graph and one.kind == "copy"]
-    config = pieces.config
-    tokens = padded_size(piecewise_sizes(8192), IN_PIECES.num_tokens)
-    sizes = (config.qkv_size, config.hidden_size)
-    assert [one.num_bytes for one in copies] == [2 * 2 * size * tokens for size in sizes]
+    inside = [one for one in replayed.launches if one.in_graph]
+    labels = [one.label for one in inside]
+    for each in ("prefill", "decode", "gate_mul"):
+        assert labels.count(each) == 24, each
+    (copy,) = [one for one in inside if one.kind == "copy"]
+    tokens = padded_size(mixed_sizes(8192), IN_GRAPH.num_tokens)
+    assert copy.num_bytes == 2 * 2 * replayed.config.hidden_size * tokens
+    outside = {one.label for one in replayed.launches if not one.in_graph}
+    assert not outside & {label for label in labels if labels.count(label) >= 24}
 
 
 def test_every_kernel_of_a_step_may_be_a_dependent_launch() -> None:

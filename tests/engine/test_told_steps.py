@@ -213,7 +213,7 @@ def test_nothing_of_a_step_is_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
         sampled=(),
         kept_at=None,
     )
-    ring.put(encode(ToldStep("full graph", step)), _nobody)
+    ring.put(encode(ToldStep("decode graph", step)), _nobody)
 
     told = decode(ring.readers[0].get(_nobody))
     assert isinstance(told, ToldStep)

@@ -33,29 +33,29 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 def test_both_ways_are_measured_and_what_was_chosen_is_told(loaded: LoadedModel) -> None:
     """On the first GPU both figures stand one below the other."""
-    loaded.runner.capture_piecewise(RecomputeCapture(), (8, 16), lambda _fraction: None)
+    loaded.runner.capture_mixed(RecomputeCapture(), (8, 16), lambda _fraction: None)
 
-    eager, pieces = mixed_times(DRY, loaded, "m", capture=RecomputeCapture())
+    eager, replayed = mixed_times(DRY, loaded, "m", capture=RecomputeCapture())
 
     assert isinstance(eager, Figure)
-    assert isinstance(pieces, Figure)
-    assert (eager.name, pieces.name) == (
+    assert isinstance(replayed, Figure)
+    assert (eager.name, replayed.name) == (
         names.mixed("m", "op by op"),
-        names.mixed("m", "in pieces"),
+        names.mixed("m", "in a graph"),
     )
-    assert pieces.note.endswith("8 tokens padded to 8; chosen at start: 8, 16")
+    assert replayed.note.endswith("8 tokens padded to 8; chosen at start: 8, 16")
     assert eager.value > 0
-    assert pieces.value > 0
-    assert loaded.runner.piecewise_sizes == ()
-    assert loaded.runner.graph_use.piecewise > 0
+    assert replayed.value > 0
+    assert loaded.runner.mixed_sizes == ()
+    assert loaded.runner.graph_use.mixed > 0
 
 
 def test_a_dry_run_has_one_of_them(loaded: LoadedModel) -> None:
     """And says why the other is not there."""
-    eager, pieces = mixed_times(DRY, loaded, "m")
+    eager, replayed = mixed_times(DRY, loaded, "m")
 
     assert isinstance(eager, Figure)
-    assert pieces == Absent(names.mixed("m", "in pieces"), "no graph is captured on a CPU")
+    assert replayed == Absent(names.mixed("m", "in a graph"), "no graph is captured on a CPU")
 
 
 def test_the_step_of_decodes_is_timed_with_dependent_launches(loaded: LoadedModel) -> None:

@@ -42,24 +42,6 @@ def test_add_rms_norm_agrees_with_float64(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_sum_goes_where_it_is_told(dtype: torch.dtype, device: str) -> None:
-    """Over the stream itself, too; a place of another shape is refused."""
-    x = random_floats(3, 577, dtype=dtype, device=device)
-    residual = random_floats(3, 577, dtype=dtype, device=device, seed=2)
-    weight = random_floats(577, dtype=dtype, device=device, seed=1)
-    normed, new_residual = kernel.add_rms_norm(x, residual, weight, EPS)
-
-    for out in (torch.full_like(x, float("nan")), residual.clone()):
-        stream = residual if out.isnan().any() else out
-        seen = kernel.add_rms_norm(x, stream, weight, EPS, out)
-        assert seen[1] is out
-        assert torch.equal(seen[0], normed)
-        assert torch.equal(out, new_residual)
-    with pytest.raises(ValueError, match="out must be"):
-        kernel.add_rms_norm(x, residual, weight, EPS, x[:2])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_a_weight_in_float32_is_not_rounded_before_the_product(
     dtype: torch.dtype, device: str
 ) -> None:

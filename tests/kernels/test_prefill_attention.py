@@ -126,6 +126,25 @@ def test_tokens_past_the_last_chunk_harm_nobody(device: str) -> None:
     assert_near(seen[:3], reference(q, kv, cu_seqlens, 0.125)[:3])
 
 
+@pytest.mark.parametrize("decodes", [1, 31, 200])
+def test_tokens_before_the_first_chunk_are_left_alone(decodes: int, device: str) -> None:
+    """A step that is replayed has its decodes there, as many as it has; chunks may be missing."""
+    heads, chunks = Heads(2, 1, 64), (*CHUNKS, (0, 0), (0, 0))
+    kv = a_paged_kv([length for _, length in chunks], heads, dtype=torch.float32, device=device)
+    cu_seqlens = decodes + starts_of(chunks, device)
+    num_tokens = int(cu_seqlens[-1])
+    q = random_floats(num_tokens, 2, 64, dtype=torch.float32, device=device, seed=1)
+    out = torch.full_like(q, 7.0)
+
+    kernel.paged_prefill_attention(
+        q, *kv.caches, kv.block_table, cu_seqlens, kv.context_lens, 0.125, out=out
+    )
+
+    assert (out[:decodes] == 7.0).all()
+    wanted = reference(q[decodes:], kv, cu_seqlens - decodes, 0.125)
+    assert_near(out[decodes:], wanted)
+
+
 def test_prefill_writes_where_it_is_told(device: str) -> None:
     """A step's decodes and prompts share one result: nothing joins them afterwards."""
     kv = a_paged_kv([20], Heads(2, 1, 64), dtype=torch.float32, device=device)

@@ -49,19 +49,6 @@ def test_quantized_linear_agrees_with_float64(
     assert_near(seen, reference_quantized_linear(x.double(), weight, scales.double(), wanted_bias))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_result_goes_where_it_is_told(dtype: torch.dtype, device: str) -> None:
-    """By the kernel and the reference; the kernel refuses a place of another shape."""
-    x = random_floats(3, 100, dtype=dtype, device=device)
-    weight, scales = _weight(70, 100, device, torch.int8)
-    for product in (kernel.quantized_linear, reference_quantized_linear):
-        out = torch.full((3, 70), float("nan"), dtype=dtype, device=device)
-        assert product(x, weight, scales, None, out) is out
-        assert torch.equal(out, product(x, weight, scales))
-    with pytest.raises(ValueError, match="out must be"):
-        kernel.quantized_linear(x, weight, scales, None, x)
-
-
 @pytest.mark.parametrize(("rows", "most"), [(1, 16), (16, 16), (17, 64), (65, 128), (8192, 128)])
 def test_all_batches_share_a_few_classes(rows: int, most: int) -> None:
     assert kernel.class_of(rows) == most

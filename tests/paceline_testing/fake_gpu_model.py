@@ -1,9 +1,11 @@
 """A tiny model on a GPU that is not there, loaded as the engine loads any, and steps for it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.uri import Located
@@ -13,6 +15,7 @@ from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint, load_model
 from paceline_engine.model.group import Group
+from paceline_engine.profiling import mixed_choice, mixed_probe
 from paceline_engine.settings import Settings
 from paceline_testing.cuda_stand_ins import FakeGpu
 from paceline_testing.device_record import Launch
@@ -65,7 +68,7 @@ def load_on_fake_gpu(
         **settings,
     }
     fake = FakeCuda(gpu, num_gpus=num_gpus)
-    with fake.visible(), fake.loading():
+    with fake.visible(), fake.loading(), _briefly_timed():
         return FakeGpuModel(fake, _loaded(folder, Settings.model_validate(asked), rank))
 
 
@@ -81,6 +84,13 @@ def _loaded(folder: Path, settings: Settings, rank: int) -> LoadedModel:
         share=read_share(),
         dtype=DtypeChoice("bfloat16", "as rank 0 says"),
     )
+
+
+@contextmanager
+def _briefly_timed() -> Iterator[None]:
+    """Time mixed steps by one of each way: no time of a fake device means anything."""
+    with mock.patch.object(mixed_choice, "_ROUNDS", 1), mock.patch.object(mixed_probe, "_STEPS", 1):
+        yield
 
 
 def _unheard(_stage: str, _fraction: float) -> None: ...

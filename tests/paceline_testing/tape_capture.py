@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves
 
 from paceline_engine.attention import kernel_attention
+from paceline_engine.attention.prefill import prompts
 from paceline_engine.model import row_stages
 from paceline_engine.model.layers import lora_linear
 from paceline_engine.runner import decode_graphs, gpu_tables
@@ -31,6 +32,7 @@ _OPS = (
     (lora_linear, "add_adapters"),
     (kernel_attention, "rope_and_store_kv"),
     (kernel_attention, "paged_decode_attention"),
+    (prompts, "paged_prefill_attention"),
     (row_stages, "row_product"),
     (row_stages, "add_row_product"),
 )

@@ -1,6 +1,7 @@
 """Attention with the kernels of `paceline_kernels`: on a GPU, or their references elsewhere."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,11 +41,8 @@ class KernelAttention:
         self.rotations = rotations
         self.prefill = prefill or PrefillChoice()
 
-    def plan(self, step: StepTensors, into: Tensor | None = None) -> "KernelStep":
-        """Part decodes from prompts; `into` [T, num_q_heads * head_size] takes each layer's result.
-
-        Without it each layer's result is a new tensor.
-        """
+    def plan(self, step: StepTensors) -> "KernelStep":
+        """Part decodes from prompts."""
         decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
         prompts = Prompts(
             tuple(PromptChunk(*chunk) for chunk in step.chunks),
@@ -54,18 +52,37 @@ class KernelAttention:
             slots=step.slots[decodes:],
             block_size=self.kv.block_size,
         )
-        return KernelStep(self, step, prompts, self.prefill.of_step(prompts.chunks), into)
+        return KernelStep(
+            self,
+            step.positions,
+            step.slots,
+            Contexts(step.block_table[:decodes], step.context_lens[:decodes]),
+            prompts,
+            self.prefill.of_step(prompts.chunks),
+            first_prompt=decodes,
+        )
+
+
+class Contexts(NamedTuple):
+    """What the last token of each of S sequences sees."""
+
+    block_table: Tensor  # [S, blocks] int32
+    context_lens: Tensor  # [S] int32; 0 where there is no sequence
 
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """The plan of one step; the layers run it one by one."""
+    """The plan of one step of T tokens; the layers run it one by one."""
 
     backend: KernelAttention
-    step: StepTensors
+    positions: Tensor  # [T] int64
+    slots: Tensor  # [T] int64
+    decodes: Contexts
+    """Of the first tokens, one of each sequence."""
     prompts: Prompts
     prefill: PrefillAttention
-    into: Tensor | None = None  # [T, num_q_heads * head_size]
+    first_prompt: int
+    """The token from which the prompts' bounds count."""
     plans: dict[int | None, DecodePlan | None] = field(default_factory=dict)
     """Of the decodes, by window; made where a layer first asks."""
 
@@ -73,15 +90,15 @@ class KernelStep:
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
     ) -> Tensor:
         """See `paceline_engine.model.decoder.Attention`."""
-        config, step = self.backend.config, self.step
+        config = self.backend.config
         window = config.windows[layer]
         keys, values = self.backend.kv.keys[layer], self.backend.kv.values[layer]
         exponents = self.backend.kv.exponents(layer)
         q = rope_and_store_kv(
             qkv,
-            step.positions,
+            self.positions,
             self.backend.rotations.of(window),
-            step.slots,
+            self.slots,
             keys,
             values,
             num_q_heads=config.num_q_heads,
@@ -91,16 +108,16 @@ class KernelStep:
             eps=config.norm_eps,
             exponents=exponents,
         )
-        out = torch.empty_like(q) if self.into is None else self.into.view(q.shape)
+        out = torch.empty_like(q)
         rules = ScoreRules(config.score_scale, window, config.attention_softcap)
-        split = step.num_decodes
-        if split:
+        # Contexts first: where there may be fewer than are launched, the rest gives zeros, and
+        # prompts lie there.
+        if split := len(self.decodes.context_lens):
             paged_decode_attention(
                 q[:split],
                 keys,
                 values,
-                step.block_table[:split],
-                step.context_lens[:split],
+                *self.decodes,
                 rules.scale,
                 rules.window,
                 rules.softcap,
@@ -108,17 +125,17 @@ class KernelStep:
                 plan=self._plan(window, q, keys),
                 out=out[:split],
             )
-        if split < len(q):
-            prompts_out = out[split:]
+        if len(self.prompts.context_lens):
+            prompts_out = out[self.first_prompt :]
             cache = LayerCache(keys, values, exponents)
-            given = self.prefill(q[split:], cache, self.prompts, rules, prompts_out)
+            given = self.prefill(q[self.first_prompt :], cache, self.prompts, rules, prompts_out)
             if given is not prompts_out:
                 prompts_out.copy_(given)
-        return out.flatten(1) if self.into is None else self.into
+        return out.flatten(1)
 
     def _plan(self, window: int | None, q: Tensor, keys: Tensor) -> DecodePlan | None:
         """Share out the decodes' contexts once for all layers with this window."""
         if window not in self.plans:
-            lens = self.step.context_lens[: self.step.num_decodes]
+            lens = self.decodes.context_lens
             self.plans[window] = plan_decode_attention(q, keys, lens, window)
         return self.plans[window]

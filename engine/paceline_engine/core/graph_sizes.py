@@ -5,10 +5,10 @@ more row is a small share:
 
     1 2 3 4 6 8, then by 8 to 128, by 16 to 256, by 32 to 512, by 64 beyond; the capacity itself
 
-Piecewise graphs, in tokens: sparse, as each size is a graph for each layer, and up to where the
-device takes long enough for the host to launch every op meanwhile:
+Mixed steps, in tokens, up to where the device takes long enough for the host to launch every op
+meanwhile; four for each power of two:
 
-    8 16 32 48 64 96 128 192 256 384 512 768 1024; the budget's capacity where it is less
+    8 16 24 32 40 48 56 64 80 96 112 128 160 ... 896 1024; the budget's capacity where it is less
 """
 
 import itertools
@@ -16,11 +16,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+MOST_CHUNKS = 64
+"""Of prompts and drafts in a mixed step: attention launches a program for each, there or not."""
 _FEW = (1, 2, 3, 4, 6, 8)
 _RANGES = ((8, 128), (16, 256), (32, 512))
 """By how much sizes grow, and up to where."""
 _STRIDE_BEYOND = 64
-_PIECEWISE = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_MIXED = (8, 16, 24, *(n << shift for shift in range(3, 8) for n in range(4, 8)), 1024)
 
 
 def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
@@ -33,15 +35,15 @@ def decode_sizes(max_batch_size: int) -> tuple[int, ...]:
     return (*takewhile(lambda size: size < max_batch_size, _ladder()), max_batch_size)
 
 
-def piecewise_sizes(max_tokens: int) -> tuple[int, ...]:
+def mixed_sizes(max_tokens: int) -> tuple[int, ...]:
     """Return numbers of tokens up to `max_tokens`, the most of a step, ascending.
 
     Raises `ValueError` where there is no token at all.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, got {max_tokens}")
-    largest = min(max_tokens, _PIECEWISE[-1])
-    return (*takewhile(lambda size: size < largest, _PIECEWISE), largest)
+    largest = min(max_tokens, _MIXED[-1])
+    return (*takewhile(lambda size: size < largest, _MIXED), largest)
 
 
 def powers_of_two(most: int) -> tuple[int, ...]:

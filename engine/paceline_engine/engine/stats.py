@@ -52,9 +52,9 @@ def load_of(
         output_tokens_by_lane=_split(counters.output_tokens, counters.batch_output_tokens),
         stuck_admissions=stuck_admissions,
         overlap_fallbacks=counters.overlap_fallbacks,
-        graph_steps=graph_use.full,
+        graph_steps=graph_use.decodes,
         graph_fallbacks=dict(graph_use.eager),
-        graph_piece_steps=graph_use.piecewise,
+        graph_mixed_steps=graph_use.mixed,
         kv_unfilled_tokens=sum(map(requests.blocks.unfilled, requests.running())),
     )
 

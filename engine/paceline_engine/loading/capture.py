@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from paceline_engine.core.graph_sizes import decode_sizes, piecewise_sizes
+from paceline_engine.core.graph_sizes import decode_sizes, mixed_sizes
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.loading import memory
 from paceline_engine.loading.measured_memory import bytes_of_graphs
-from paceline_engine.profiling.piecewise_choice import choose_sizes
-from paceline_engine.profiling.piecewise_probe import PiecewiseProbe
+from paceline_engine.profiling.mixed_choice import choose_sizes
+from paceline_engine.profiling.mixed_probe import MixedProbe
 from paceline_engine.profiling.step_timer import StepTimer
 from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture, Replay
 from paceline_engine.runner.model_runner import ModelRunner
@@ -22,8 +22,7 @@ Progress = Callable[[str, float], None]
 
 # The largest of each sort. The first takes the memory that all share; the driver gives memory in
 # pieces of 2 MiB, so a few more say what one keeps.
-_SAMPLED_DECODES = 6
-_SAMPLED_PIECES = 2
+_SAMPLED = 6
 
 
 def uses_graphs(settings: Settings, device: torch.device) -> bool:
@@ -43,11 +42,11 @@ def graphs_bytes(
     For the models `beside` the first, decodes alone are captured.
     """
     rows, block_size = settings.max_batch_size, settings.block_size
-    most_tokens = piecewise_sizes(settings.max_token_budget)[-1]
+    most_tokens = mixed_sizes(settings.max_token_budget)[-1]
     of_decodes = sum(
         memory.graph_bytes(each, rows, block_size, dtype) for each in (config, *beside)
     )
-    return of_decodes + memory.piece_bytes(config, most_tokens, dtype)
+    return of_decodes + memory.mixed_bytes(config, rows, most_tokens, block_size, dtype)
 
 
 def sampled_graph_bytes(
@@ -67,18 +66,16 @@ def sampled_graph_bytes(
     new_capture = new_capture or (lambda: CudaGraphCapture(runner.device))
     decodes = decode_sizes(capacity.max_batch_size)
     sample = _SampledCapture(new_capture(), free_bytes)
-    runner.capture_decodes(sample, decodes[-_SAMPLED_DECODES:], _unheard)
+    runner.capture_decodes(sample, decodes[-_SAMPLED:], _unheard)
     total = sample.bytes_of_all(len(decodes) * kinds)
     if draft is not None:
         sample = _SampledCapture(new_capture(), free_bytes)
-        draft.capture_decodes(sample, decodes[-_SAMPLED_DECODES:], _unheard)
+        draft.capture_decodes(sample, decodes[-_SAMPLED:], _unheard)
         total += sample.bytes_of_all(len(decodes))
-    pieces = piecewise_sizes(capacity.max_token_budget)
+    mixed = mixed_sizes(capacity.max_token_budget)
     sample = _SampledCapture(new_capture(), free_bytes)
-    sizes = pieces[-_SAMPLED_PIECES:]
-    runner.capture_piecewise(sample, sizes, _unheard)
-    # A size is as many graphs as there are layers, once for each kind.
-    return total + sample.bytes_of_all(sample.num_graphs // len(sizes) * len(pieces))
+    runner.capture_mixed(sample, mixed[-_SAMPLED:], _unheard)
+    return total + sample.bytes_of_all(len(mixed) * kinds)
 
 
 class _SampledCapture:
@@ -88,11 +85,6 @@ class _SampledCapture:
         self._capture = capture
         self._free_bytes = free_bytes
         self._free = [free_bytes()]
-
-    @property
-    def num_graphs(self) -> int:
-        """Count the graphs of the sample."""
-        return len(self._free) - 1
 
     def capture(self, compute: Callable[[], None]) -> Replay:
         """See `GraphCapture`."""
@@ -119,7 +111,7 @@ def capture_graphs(
     new_capture: Callable[[], GraphCapture] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> None:
-    """Capture decodes, then piecewise graphs for other steps, where those are faster.
+    """Capture decodes, then mixed steps, where graphs of those are faster.
 
     A draft model drafts by decodes, one behind the other: these alone are captured for it.
     Every rank captures the same; the first one times, and tells the others what to keep.
@@ -129,8 +121,8 @@ def capture_graphs(
     def decodes(fraction: float) -> None:
         progress("capturing graphs", fraction)
 
-    def piecewise(fraction: float) -> None:
-        progress("capturing piecewise graphs", fraction)
+    def mixed(fraction: float) -> None:
+        progress("capturing mixed graphs", fraction)
 
     def drafts(fraction: float) -> None:
         progress("capturing the draft model", fraction)
@@ -141,11 +133,11 @@ def capture_graphs(
         draft.capture_decodes(new_capture(), decode_sizes(capacity.max_batch_size), drafts)
         drafts(1.0)
     # A capture of its own has memory of its own, which is free again where none is kept.
-    sizes = piecewise_sizes(capacity.max_token_budget)
-    graphs = runner.capture_piecewise(new_capture(), sizes, piecewise)
+    sizes = mixed_sizes(capacity.max_token_budget)
+    graphs = runner.capture_mixed(new_capture(), sizes, mixed)
     if not is_first:
         return
     overlap = settings.overlap != "off" and settings.can_overlap
-    probe = PiecewiseProbe(StepTimer(runner, capacity, clock, overlap=overlap), capacity)
-    runner.keep_piecewise(choose_sizes(graphs, probe.seconds_of, clock=clock))
-    piecewise(1.0)
+    probe = MixedProbe(StepTimer(runner, capacity, clock, overlap=overlap), capacity)
+    runner.keep_mixed(choose_sizes(graphs, probe.seconds_of, clock=clock))
+    mixed(1.0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from paceline_engine.core.graph_sizes import MOST_CHUNKS
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.errors import DoesNotFit
 from paceline_engine.hardware.devices import CPU_KV_BYTES, CPU_MAX_MODEL_LEN
@@ -151,22 +152,30 @@ def graph_bytes(config: ModelConfig, num_rows: int, block_size: int, dtype: torc
     logits = 2 * num_rows * config.vocab_size * dtype.itemsize
     groups = num_rows * -(-config.vocab_size // _GROUP) * 3 * torch.float32.itemsize
     table = num_rows * -(-config.max_len // block_size) * torch.int32.itemsize
-    group = config.num_q_heads // config.num_kv_heads
-    parts = 2 * _PROGRAMS * group * (config.head_size + 1)
     step = peak_step_bytes(config, num_rows, dtype)
-    return logits + groups + step + table + parts * torch.float32.itemsize
+    return logits + groups + step + table + _parts_bytes(config)
 
 
-def piece_bytes(config: ModelConfig, num_tokens: int, dtype: torch.dtype) -> int:
-    """Estimate what piecewise graphs of up to so many tokens take.
+def mixed_bytes(
+    config: ModelConfig, num_rows: int, num_tokens: int, block_size: int, dtype: torch.dtype
+) -> int:
+    """Estimate what graphs of mixed steps of up to so many tokens take.
 
-    Their tensors (token ids, what attention gave, qkv, the residual stream), and the widest moment
-    of the largest in memory of their own. What the driver keeps of each graph is not counted.
+    A step's numbers and its tables of blocks, its states, the widest moment of the largest in
+    memory of their own, and the parts of rows that attention joins. What the driver keeps of each
+    graph is not counted.
     """
-    attended = config.num_q_heads * config.head_size
-    tensors = num_tokens * (attended + config.qkv_size + config.hidden_size) * dtype.itemsize
-    token_ids = num_tokens * torch.int64.itemsize
-    return token_ids + tensors + peak_step_bytes(config, num_tokens, dtype)
+    numbers = 4 * num_tokens * torch.int64.itemsize
+    sequences = min(num_rows, num_tokens) + MOST_CHUNKS
+    tables = sequences * -(-config.max_len // block_size) * torch.int32.itemsize
+    states = num_tokens * config.hidden_size * dtype.itemsize
+    step = peak_step_bytes(config, num_tokens, dtype)
+    return numbers + tables + states + step + _parts_bytes(config)
+
+
+def _parts_bytes(config: ModelConfig) -> int:
+    group = config.num_q_heads // config.num_kv_heads
+    return 2 * _PROGRAMS * group * (config.head_size + 1) * torch.float32.itemsize
 
 
 def staged_bytes(settings: Settings, config: ModelConfig, dtype: torch.dtype) -> int:

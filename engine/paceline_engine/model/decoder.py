@@ -3,7 +3,7 @@
 A residual stream runs through the layers; each adds to it what attention and then the MLP make of
 its normed value. The sum is kept apart from the last addend, so that adding and norming is one op.
 Some families norm the addend as well before it joins. Cut at its attentions, a decoder falls into
-stages that know nothing of sequences: those may be replayed from CUDA graphs.
+stages that know nothing of sequences: for few tokens others may serve better (`row_stages.py`).
 """
 
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class Decoder:
         """Run every layer over the step's tokens; return the normed states that the head reads.
 
         For a token whose state nobody reads, the last layer computes only keys and values.
-        `stages` compute what the decoder's own do, by replaying CUDA graphs for example.
+        `stages` compute what the decoder's own do.
         """
         stages = stages or self
         *before, last = range(len(self.layers))
@@ -128,16 +128,10 @@ class Decoder:
         )
         return qkv.product(x), residual
 
-    def between(
-        self,
-        index: int,
-        attended: Tensor,
-        residual: Tensor,
-        out: tuple[Tensor, Tensor] | None = None,  # as what is returned
-    ) -> tuple[Tensor, Tensor]:
-        """See `DecoderStages`; the results are in `out`, each where its op can."""
+    def between(self, index: int, attended: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """See `DecoderStages`."""
         x, residual = self._finish_layer(index, attended, residual)
-        return self.layers[index + 1].qkv(x, residual, out)
+        return self.layers[index + 1].qkv(x, residual)
 
     def finish(self, attended: Tensor, residual: Tensor) -> Tensor:
         """See `DecoderStages`."""

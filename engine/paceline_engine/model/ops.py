@@ -20,15 +20,9 @@ class Ops(Protocol):
         ...
 
     def add_rms_norm(
-        self,
-        x: Tensor,
-        /,
-        residual: Tensor,
-        weight: Tensor,
-        eps: float,
-        out: Tensor | None = None,
+        self, x: Tensor, /, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """`(rms_norm(x + residual), x + residual)`; the sum is in `out` where the op can."""
+        """`(rms_norm(x + residual), x + residual)`."""
         ...
 
     def embed_rms_norm(

@@ -57,7 +57,8 @@ class DeviceTables:
     ) -> None:
         """`num_tokens`: the most in one step."""
         self._block_size = block_size
-        self._num_columns = num_columns
+        self.num_rows = num_rows
+        self.num_columns = num_columns
         # Each row holds its blocks, and behind them what its owner's tokens are drawn by.
         width = num_columns + DRAW_COLUMNS
         self._table = torch.zeros((num_rows, width), dtype=torch.int32, device=device)
@@ -183,7 +184,7 @@ class DeviceTables:
             keep_tokens(self._latest, self._sampled_rows, tokens)
 
     def _lay_out_sampling(self, rows: Tensor, places: Tensor, parameters: SamplingTensors) -> None:
-        lay_out_draws(self._table, rows, places, column=self._num_columns, **parameters._asdict())
+        lay_out_draws(self._table, rows, places, column=self.num_columns, **parameters._asdict())
 
     def _empty_step(self, inputs: StepInputs, staged: Staged) -> StepTensors:
         bounds = staged.bounds

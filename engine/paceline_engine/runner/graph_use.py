@@ -7,36 +7,36 @@ from typing import Literal
 from paceline_engine.core.batch import Batch
 from paceline_wire import WhyEager
 
-ExecutionMode = Literal["full graph", "piecewise graphs", "eager"]
-"""How a step is computed: from one graph, from graphs between attentions, or op by op."""
+ExecutionMode = Literal["decode graph", "mixed graph", "eager"]
+"""How a step is computed: by a graph of decodes, by one of mixed steps, or op by op."""
 
 
 @dataclass(slots=True)
 class GraphUse:
     """Steps by how they were computed, since start; all 0 where nothing was captured."""
 
-    full: int = 0
-    piecewise: int = 0
+    decodes: int = 0
+    mixed: int = 0
     eager: Counter[str] = field(default_factory=Counter)
 
     def count(self, mode: ExecutionMode, why: WhyEager | None) -> None:
-        """Count a step; `why` it was not replayed from one graph."""
-        if mode == "piecewise graphs":
-            self.piecewise += 1
+        """Count a step; `why` it is no plain decode of every row."""
+        if mode == "mixed graph":
+            self.mixed += 1
         elif why is None:
-            self.full += 1
+            self.decodes += 1
         else:
             self.eager[why] += 1
 
     def restart(self) -> None:
         """Count from now on: the steps before were no request's."""
-        self.full = 0
-        self.piecewise = 0
+        self.decodes = 0
+        self.mixed = 0
         self.eager.clear()
 
 
 def why_eager(batch: Batch) -> WhyEager | None:
-    """Say why a step is not a plain decode of every row, replayed from one graph; None if it is."""
+    """Say why a step is not a plain decode of every row; None if it is."""
     if batch.num_drafted:
         return "draft"
     if len(batch.chunks) > batch.num_decodes:

@@ -29,7 +29,7 @@ from paceline_engine.runner.graph_capture import GraphCapture
 from paceline_engine.runner.graph_use import ExecutionMode, GraphUse, why_eager
 from paceline_engine.runner.input_batch import InputBatch
 from paceline_engine.runner.layer_stack import layer_stack
-from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
+from paceline_engine.runner.mixed_graphs import MixedGraphs
 from paceline_engine.runner.token_copies import TokenCopies
 from paceline_engine.runner.told_step import ToldSizes, ToldStep, decode, encode
 from paceline_engine.sampling.device_sampler import DeviceSampler
@@ -112,7 +112,7 @@ class ModelRunner:
         self._mask_maker = MaskMaker()
         self._pooling = Pooling()
         self._decode_graphs: DecodeGraphs | None = None
-        self._piecewise: PiecewiseGraphs | None = None
+        self._mixed: MixedGraphs | None = None
         self.graph_use = GraphUse()
 
     def launch(self, batch: Batch) -> ModelFlight:
@@ -153,7 +153,7 @@ class ModelRunner:
             )
         mode = self._mode(batch)
         inputs = self._told(inputs, mode)
-        if mode == "full graph" and self._decode_graphs is not None:
+        if mode == "decode graph" and self._decode_graphs is not None:
             self._decode_graphs.replay(inputs)
             return Computed(self._decode_graphs.sampled(inputs, masks), late=_late(masks))
         hidden = self._hidden(inputs, mode)
@@ -223,42 +223,50 @@ class ModelRunner:
         graphs.capture(capture, progress)
         self._decode_graphs = graphs
 
-    def capture_piecewise(
+    def capture_mixed(
         self, capture: GraphCapture, sizes: Sequence[int], progress: Progress
-    ) -> PiecewiseGraphs:
-        """Capture what lies between attentions, for steps that are no plain decodes.
+    ) -> MixedGraphs:
+        """Capture whole steps that are no plain decodes.
 
-        Called after `capture_decodes`, with the same conditions; see `keep_piecewise`.
+        Called after `capture_decodes`, with the same conditions; see `keep_mixed`.
         """
-        if self._decode_graphs is None or not isinstance(self._attention, KernelAttention):
-            raise TypeError(
-                f"piecewise graphs need decode graphs and kernels, got {self._attention}"
-            )
-        self._piecewise = PiecewiseGraphs(sizes, self._decoder, self._attention, self._adapters)
-        self._piecewise.capture(capture, progress)
-        return self._piecewise
+        tables, attention = self._tables, self._attention
+        if not isinstance(tables, DeviceTables) or not isinstance(attention, KernelAttention):
+            raise TypeError(f"mixed graphs need rows on the device, and kernels, got {attention}")
+        if self._decode_graphs is None:
+            raise TypeError("mixed graphs need decode graphs beside them")
+        self._mixed = MixedGraphs(
+            sizes,
+            self._decoder,
+            attention,
+            num_rows=tables.num_rows,
+            num_columns=tables.num_columns,
+            adapters=self._adapters,
+        )
+        self._mixed.capture(capture, progress)
+        return self._mixed
 
     @property
-    def piecewise_sizes(self) -> tuple[int, ...]:
-        """Numbers of tokens for which piecewise graphs are used, ascending."""
-        return () if self._piecewise is None else self._piecewise.enabled
+    def mixed_sizes(self) -> tuple[int, ...]:
+        """Numbers of tokens for which mixed graphs are used, ascending."""
+        return () if self._mixed is None else self._mixed.enabled
 
-    def keep_piecewise(self, sizes: Sequence[int]) -> None:
-        """Use piecewise graphs of these sizes alone; give up what was captured of others.
+    def keep_mixed(self, sizes: Sequence[int]) -> None:
+        """Use mixed graphs of these sizes alone; give up what was captured of others.
 
         Where it is called on rank 0, the others do so too.
         """
         if self._group.rank == 0:
             self._group.tell(encode(ToldSizes(tuple(sizes))))
-        if self._piecewise is not None and sizes:
-            self._piecewise.keep(sizes)
+        if self._mixed is not None and sizes:
+            self._mixed.keep(sizes)
         else:
-            self._piecewise = None
+            self._mixed = None
 
     def forget_graphs(self) -> None:
         """Give up every graph."""
         self._decode_graphs = None
-        self._piecewise = None
+        self._mixed = None
 
     def _mode(self, batch: Batch) -> ExecutionMode:
         """Choose how a step is computed, and count it."""
@@ -266,9 +274,9 @@ class ModelRunner:
             return "eager"
         mode: ExecutionMode = "eager"
         if (why := why_eager(batch)) is None:
-            mode = "full graph"
-        elif self._piecewise and self._piecewise.covers(batch.num_tokens):
-            mode = "piecewise graphs"
+            mode = "decode graph"
+        elif self._mixed and self._mixed.covers(batch):
+            mode = "mixed graph"
         self.graph_use.count(mode, why)
         return mode
 
@@ -299,8 +307,8 @@ class ModelRunner:
         while (heard := self._group.hear()) is not None:
             told = decode(heard)
             if isinstance(told, ToldSizes):
-                self.keep_piecewise(told.sizes)
-            elif told.mode == "full graph" and self._decode_graphs is not None:
+                self.keep_mixed(told.sizes)
+            elif told.mode == "decode graph" and self._decode_graphs is not None:
                 self._decode_graphs.replay(told.inputs)
             else:
                 self._hidden(told.inputs, told.mode)
@@ -320,8 +328,8 @@ class ModelRunner:
         kept = inputs.kept_rows
         rows = None if kept is None else to_device(kept, self.device)
         self._use_adapters(step, rows)
-        if mode == "piecewise graphs" and self._piecewise is not None:
-            return self._piecewise.hidden(step, rows)
+        if mode == "mixed graph" and self._mixed is not None:
+            return self._mixed.hidden(step, rows)
         if self.layer_stack is not None:
             return self.layer_stack.hidden(step, rows)
         return self._decoder.hidden(step.token_ids, self._attention.plan(step), rows)

@@ -3,7 +3,7 @@
 A step: its kind, decodes, S, T, R, W, B and whether every state is kept; then rows [S], starts
 [S], bounds [S + 1], token_ids [T], sample_rows [R], and the writes' rows [W], columns [W], bounds
 [W + 1] and numbers [B]; see `StepInputs`. Adapters take no part: several ranks have none.
-Sizes of piecewise graphs: their kind, and the sizes.
+Sizes of mixed graphs: their kind, and the sizes.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class ToldStep:
 
 @dataclass(frozen=True, slots=True)
 class ToldSizes:
-    """Sizes of piecewise graphs that are kept, ascending."""
+    """Sizes of mixed graphs that are kept, ascending."""
 
     sizes: tuple[int, ...]
 

@@ -85,14 +85,9 @@ class NativeOps:
         return self._norm(x.contiguous(), None, weight, eps)
 
     def add_rms_norm(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        weight: Tensor,
-        eps: float,
-        out: Tensor | None = None,  # noqa: ARG002 - a CPU replays no graphs
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """`(rms_norm(x + residual), x + residual)`; the sum is written over `x`, never to `out`."""
+        """`(rms_norm(x + residual), x + residual)`; the sum is written over `x`."""
         require("residual", residual, x.shape, x.dtype)
         return self._norm(x, residual, weight, eps), x
 

@@ -69,37 +69,29 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed
 
 
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Launch over [tokens, hidden] and a residual of the same shape; `out` takes the sum."""
-    call = _call(x, weight, residual, out)
-    normed, new_residual = torch.empty_like(x), torch.empty_like(x) if out is None else out
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """Launch over [tokens, hidden] and a residual of the same shape."""
+    call = _call(x, weight, residual)
+    normed, new_residual = torch.empty_like(x), torch.empty_like(x)
     call((x, residual, weight, normed, None, new_residual), x.shape[1], eps)
     return normed, new_residual
 
 
 def add_rms_norm_fp8(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Launch over [tokens, hidden] and a residual of the same shape; the norm leaves as codes."""
-    call = _call(x, weight, residual, out, written="fp8")
+    call = _call(x, weight, residual, written="fp8")
     codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
     scales = torch.empty(len(x), dtype=torch.float32, device=x.device)
-    new_residual = torch.empty_like(x) if out is None else out
+    new_residual = torch.empty_like(x)
     call((x, residual, weight, codes, scales, new_residual), x.shape[1], eps)
     return codes.view(CODES), scales, new_residual
 
 
-def _call(
-    x: Tensor,
-    weight: Tensor,
-    residual: Tensor | None = None,
-    out: Tensor | None = None,
-    written: str = "own",
-) -> Call:
+def _call(x: Tensor, weight: Tensor, residual: Tensor | None = None, written: str = "own") -> Call:
     """Find how tensors that look like these are launched over, or check them and work it out."""
-    key = _CALLS.key(looks(x), looks(weight), looks(residual), looks(out), written)
+    key = _CALLS.key(looks(x), looks(weight), looks(residual), written)
     known = _CALLS.get(key)
     if known is not None:
         return known
@@ -108,9 +100,8 @@ def _call(
     expect("weight", weight, shape=(hidden,), dtypes=(x.dtype, torch.float32), like=x)
     if hidden > MAX_HIDDEN:
         raise ValueError(f"hidden must be at most {MAX_HIDDEN}, got {hidden}")
-    for name, each in (("residual", residual), ("out", out)):
-        if each is not None:
-            expect(name, each, shape=x.shape, dtypes=(x.dtype,), like=x)
+    if residual is not None:
+        expect("residual", residual, shape=x.shape, dtypes=(x.dtype,), like=x)
     block = triton.next_power_of_2(hidden)
     blocks = blocks_of("rms_norm", x.device, columns=block, out=written)
     call = Call(

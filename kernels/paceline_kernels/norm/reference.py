@@ -18,13 +18,9 @@ def add_rms_norm(
     residual: Tensor,  # [tokens, hidden]
     weight: Tensor,  # [hidden]
     eps: float,
-    out: Tensor | None = None,  # [tokens, hidden]
 ) -> tuple[Tensor, Tensor]:
-    """Add `x` to the residual stream; return the sum's norm and the sum, the new residual.
-
-    `out` takes the sum.
-    """
-    new_residual = torch.add(x, residual, out=out)
+    """Add `x` to the residual stream; return the sum's norm and the sum, the new residual."""
+    new_residual = x + residual
     return rms_norm(new_residual, weight, eps), new_residual
 
 
@@ -33,11 +29,10 @@ def add_rms_norm_fp8(
     residual: Tensor,  # [tokens, hidden]
     weight: Tensor,  # [hidden]
     eps: float,
-    out: Tensor | None = None,  # [tokens, hidden]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the norm of the sum as codes and scales (`quantize_rows`), and the sum, in `out`.
+    """Return the norm of the sum as codes and scales (`quantize_rows`), and the sum.
 
     The norm is rounded to the type of `x` first: the codes are those of both ops in turn.
     """
-    normed, new_residual = add_rms_norm(x, residual, weight, eps, out)
+    normed, new_residual = add_rms_norm(x, residual, weight, eps)
     return *quantize_rows(normed), new_residual

@@ -2,7 +2,8 @@
 
 A program takes some tokens of one chunk, for all query heads that share a KV head: its rows are
 (token, head) pairs, so one KV tile serves the whole group. The grid follows from shapes alone:
-each chunk wastes at most one program, which leaves at once.
+each chunk wastes at most one program, which leaves at once, as do programs for tokens that are
+no chunk's.
 """
 
 import math
@@ -66,6 +67,8 @@ def _prefill_kernel(
     is_seq = candidate < num_seqs
     first_program = tl.load(cu_seqlens_ptr + candidate, mask=is_seq, other=0) // TOKENS + candidate
     seq = tl.sum((is_seq & (first_program <= program)).to(tl.int32), axis=0) - 1
+    if seq < 0:  # its tokens lie before the first chunk
+        return
     chunk_start = tl.load(cu_seqlens_ptr + seq)
     chunk_len = tl.load(cu_seqlens_ptr + seq + 1) - chunk_start
     first_token = (program - (chunk_start // TOKENS + seq)) * TOKENS

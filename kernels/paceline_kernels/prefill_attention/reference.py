@@ -25,7 +25,8 @@ def paged_prefill_attention(
 ) -> Tensor:  # [tokens, num_q_heads, head_size]
     """Attend from each token to itself and all before it.
 
-    What tokens past the last chunk give is undefined. `window`: only to the last so many tokens,
+    Tokens before the first chunk are left alone, and a chunk may be empty; what tokens past the
+    last one give is undefined. `window`: only to the last so many tokens,
     itself included. `softcap`: scores are kept within it, cap * tanh(score / cap). `exponents`:
     the caches hold FP8. `out` takes the result.
     """

@@ -65,11 +65,7 @@ def _quantized_linear_kernel(
 
 
 def quantized_linear(
-    x: Tensor,
-    weight: Tensor,
-    scales: Tensor,
-    bias: Tensor | None = None,
-    out: Tensor | None = None,
+    x: Tensor, weight: Tensor, scales: Tensor, bias: Tensor | None = None
 ) -> Tensor:
     """Launch over every tile of rows and of outputs."""
     expect("x", x, shape=("rows", "in"), dtypes=FLOATS, like=x)
@@ -79,9 +75,7 @@ def quantized_linear(
     expect("scales", scales, shape=(num_out,), dtypes=(torch.float32,), like=x)
     if bias is not None:
         expect("bias", bias, shape=(num_out,), dtypes=(x.dtype,), like=x)
-    if out is None:
-        out = torch.empty((rows, num_out), dtype=x.dtype, device=x.device)
-    expect("out", out, shape=(rows, num_out), dtypes=(x.dtype,), like=x)
+    out = torch.empty((rows, num_out), dtype=x.dtype, device=x.device)
     tile = blocks_of("quantized_linear", x.device, bits=8 * x.element_size(), rows=class_of(rows))
     grid = triton.cdiv(rows, tile["rows"]), triton.cdiv(num_out, tile["outputs"])
     _quantized_linear_kernel[grid](

@@ -126,9 +126,9 @@ OVERLAP_FALLBACKS = _counter(
     "Steps that waited for the tokens of the one before, although steps overlap.",
 )
 GRAPH_STEPS = _counter("graph_steps", "Steps replayed whole from CUDA graphs.")
-GRAPH_PIECE_STEPS = _counter(
-    "graph_piece_steps",
-    "Steps replayed from piecewise CUDA graphs, all but attention.",
+GRAPH_MIXED_STEPS = _counter(
+    "graph_mixed_steps",
+    "Steps with prompts, drafts or padding replayed from CUDA graphs.",
 )
 GRAPH_FALLBACKS = _counter(
     "graph_fallbacks", "Steps computed op by op although others are replayed, by reason.", "reason"

@@ -155,7 +155,7 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
     yield values(names.STUCK_ADMISSIONS, [((seen.name,), load.stuck_admissions)])
     yield values(names.OVERLAP_FALLBACKS, [((seen.name,), load.overlap_fallbacks)])
     yield values(names.GRAPH_STEPS, [((seen.name,), load.graph_steps)])
-    yield values(names.GRAPH_PIECE_STEPS, [((seen.name,), load.graph_piece_steps)])
+    yield values(names.GRAPH_MIXED_STEPS, [((seen.name,), load.graph_mixed_steps)])
     fallbacks = ((why, load.graph_fallbacks.get(why, 0)) for why in get_args(WhyEager))
     yield values(names.GRAPH_FALLBACKS, (((seen.name, why), count) for why, count in fallbacks))
     yield values(names.PADDING_TOKENS, [((seen.name,), load.padding_tokens)])

@@ -81,7 +81,7 @@ def test_a_replayed_draft_model_drafts_what_it_drafts_op_by_op(
     _, drafted, accepted = wanted
     assert (drafted == accepted) == is_itself
     assert drafted > 0
-    assert replayed.graph_use.full > 0
+    assert replayed.graph_use.decodes > 0
 
 
 def test_decodes_of_a_draft_model_are_captured_beside_the_models(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_decodes_of_a_draft_model_are_captured_beside_the_models(folder: Path) -
 
     assert model._decode_graphs is not None
     assert draft._decode_graphs is not None
-    assert draft.piecewise_sizes == ()
+    assert draft.mixed_sizes == ()
     assert "capturing the draft model" in stages
 
 

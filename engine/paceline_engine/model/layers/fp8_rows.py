@@ -25,15 +25,14 @@ def quantized(x: Tensor) -> Fp8Rows:  # [rows, columns]
     return Fp8Rows(*paceline_kernels.quantize_rows(x), x.dtype)
 
 
-def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor, out: Tensor | None = None) -> Tensor:
+def multiply(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
     """Return rows times weights [out, columns] with a scale for each output: [rows, out].
 
-    The result is in `out` where torch's product takes these scales. Sums are kept in float32:
-    Hopper's faster ones have 14 bits, too few for long rows.
+    Sums are kept in float32: Hopper's faster ones have 14 bits, too few for long rows.
     """
     if values.device.type == "cpu" and not _cpu_scales_rows():
         return multiply_then_scale(rows, values, scales)
-    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype, out=out)
+    return _product(rows.codes, values, rows.scales[:, None], scales[None, :], rows.dtype)
 
 
 def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor:
@@ -44,15 +43,8 @@ def multiply_then_scale(rows: Fp8Rows, values: Tensor, scales: Tensor) -> Tensor
 
 
 def _product(
-    codes: Tensor,
-    values: Tensor,
-    scale: Tensor,
-    weight_scale: Tensor,
-    dtype: torch.dtype,
-    *,
-    out: Tensor | None = None,
+    codes: Tensor, values: Tensor, scale: Tensor, weight_scale: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    place = {} if out is None else {"out": out}
     y: Tensor = torch.ops.aten._scaled_mm(  # noqa: SLF001 - the only product of FP8 that torch has had since 2.11
         codes,
         values.t(),
@@ -60,7 +52,6 @@ def _product(
         scale_b=weight_scale,
         out_dtype=dtype,
         use_fast_accum=False,
-        **place,
     )
     return y
 
@@ -75,11 +66,9 @@ def _cpu_scales_rows() -> bool:
     return True
 
 
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, out: Tensor | None = None
-) -> tuple[Fp8Rows, Tensor]:
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Fp8Rows, Tensor]:
     """See `Ops`; the norm is rounded to its type before codes are made of it."""
-    codes, scales, total = paceline_kernels.add_rms_norm_fp8(x, residual, weight, eps, out)
+    codes, scales, total = paceline_kernels.add_rms_norm_fp8(x, residual, weight, eps)
     return Fp8Rows(codes, scales, x.dtype), total
 
 

@@ -15,15 +15,15 @@ from torch import Tensor
 from paceline_engine.model.layers import fp8_rows
 from paceline_engine.model.layers.fp8_rows import Fp8Rows
 from paceline_engine.model.layers.gated_linear import GatedLinear
-from paceline_engine.model.layers.linear import Linear, PlainLinear
+from paceline_engine.model.layers.linear import Linear
 from paceline_engine.model.layers.lora_linear import LoraLinear
-from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear, KernelLinear
+from paceline_engine.model.layers.quantized_linear import DynamicFp8Linear
 from paceline_engine.model.sharding import SummedLinear
 
 Taken = TypeVar("Taken")
 Gated = TypeVar("Gated")
 Rows = Tensor | Fp8Rows
-AddNorm = Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Tensor, Tensor]]
+AddNorm = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 """`Ops.add_rms_norm`."""
 
 
@@ -40,10 +40,8 @@ class NormedLinear(Protocol):
         """The product alone, for rows that are normed already."""
         ...
 
-    def __call__(
-        self, x: Tensor, residual: Tensor, out: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Return `(product(rms_norm(x + residual)), x + residual)`; in `out`, each where it can."""
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `(product(rms_norm(x + residual)), x + residual)`."""
         ...
 
 
@@ -53,20 +51,12 @@ class Normed(Generic[Taken]):
 
     weight: Tensor  # [hidden]
     eps: float
-    norm: Callable[[Tensor, Tensor, Tensor, float, Tensor | None], tuple[Taken, Tensor]]
+    norm: Callable[[Tensor, Tensor, Tensor, float], tuple[Taken, Tensor]]
     product: Callable[[Taken], Tensor]
 
-    def __call__(
-        self, x: Tensor, residual: Tensor, out: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """See `NormedLinear`."""
-        product_out, sum_out = (None, None) if out is None else out
-        normed, residual = self.norm(x, residual, self.weight, self.eps, sum_out)
-        product = self.product
-        if isinstance(product, PlainLinear | KernelLinear) and isinstance(normed, Tensor):
-            return product(normed, product_out), residual
-        if isinstance(product, DynamicFp8Linear) and isinstance(normed, Tensor | Fp8Rows):
-            return product(normed, product_out), residual
+        normed, residual = self.norm(x, residual, self.weight, self.eps)
         return self.product(normed), residual
 
 
@@ -131,11 +121,9 @@ class AdaptedNormed:
         """See `NormedLinear`."""
         return self.plain.weight
 
-    def __call__(
-        self, x: Tensor, residual: Tensor, out: tuple[Tensor, Tensor] | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """See `NormedLinear`."""
-        return (self.adapted if self.adds() else self.plain)(x, residual, out)
+        return (self.adapted if self.adds() else self.plain)(x, residual)
 
 
 def _is_adapted(product: Linear) -> TypeGuard[LoraLinear]:

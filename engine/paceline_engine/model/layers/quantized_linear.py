@@ -58,10 +58,10 @@ class DynamicFp8Linear:
         self.weight = weight
         self.bias = bias  # [out]
 
-    def __call__(self, x: Tensor | Fp8Rows, out: Tensor | None = None) -> Tensor:
-        """See `Linear`; the result is in `out` [rows, out] where torch can put it there."""
+    def __call__(self, x: Tensor | Fp8Rows) -> Tensor:
+        """See `Linear`."""
         rows = quantized(x) if isinstance(x, Tensor) else x
-        y = multiply(rows, self.weight.values, self.weight.scales, out)
+        y = multiply(rows, self.weight.values, self.weight.scales)
         return y if self.bias is None else y.add_(self.bias)
 
 
@@ -95,10 +95,10 @@ class KernelLinear:
         self.weight = weight
         self.bias = bias  # [out]
 
-    def __call__(self, x: Tensor, out: Tensor | None = None) -> Tensor:
-        """See `Linear`; `out` [rows, out] takes the result."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Linear`."""
         return paceline_kernels.quantized_linear(
-            x, self.weight.values, self.weight.scales, self.bias, out
+            x, self.weight.values, self.weight.scales, self.bias
         )
 
 

@@ -1,4 +1,4 @@
-"""Piecewise graphs serve the sizes of steps at which they were measured to be faster."""
+"""Graphs serve the sizes of mixed steps at which they were measured to be faster."""
 
 import logging
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_engine.core.batch import Batch, StepOutput
-from paceline_engine.profiling.piecewise_choice import SizeTimes, choose_sizes, measure, worth_it
-from paceline_engine.profiling.piecewise_probe import PiecewiseProbe, mixed_step
+from paceline_engine.profiling.mixed_choice import SizeTimes, choose_sizes, measure, worth_it
+from paceline_engine.profiling.mixed_probe import MixedProbe, mixed_step
 from paceline_engine.profiling.probe_steps import ProbeStep
 from paceline_engine.profiling.step_timer import StepTimer, scratch_batch
 from paceline_testing.clock import ManualClock
@@ -43,9 +43,9 @@ class TimedGraphs:
 def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
     """Less gain is noise, and what is padded is real work."""
     times = {
-        32: SizeTimes(piecewise=(0.50,), eager=(1.00,)),
-        8: SizeTimes(piecewise=(0.95,), eager=(1.00,)),
-        16: SizeTimes(piecewise=(0.96,), eager=(1.00,)),
+        32: SizeTimes(replayed=(0.50,), eager=(1.00,)),
+        8: SizeTimes(replayed=(0.95,), eager=(1.00,)),
+        16: SizeTimes(replayed=(0.96,), eager=(1.00,)),
     }
 
     assert worth_it((8, 16, 32), times) == (8, 32)
@@ -54,14 +54,14 @@ def test_a_size_is_chosen_where_it_takes_at_most_95_percent() -> None:
 
 def test_what_lies_below_a_size_with_a_gain_gains_too() -> None:
     """A shorter step takes the device less, and the host as long."""
-    times = {16: SizeTimes(piecewise=(0.5,), eager=(1.0,))}
+    times = {16: SizeTimes(replayed=(0.5,), eager=(1.0,))}
 
     assert worth_it((4, 8, 16, 32), times) == (4, 8, 16)
 
 
 def test_one_slow_moment_does_not_decide() -> None:
     """The median of the times of each way counts."""
-    times = {8: SizeTimes(piecewise=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
+    times = {8: SizeTimes(replayed=(0.5, 9.0, 0.5), eager=(1.0, 1.0, 0.1))}
 
     assert worth_it((8,), times) == (8,)
 
@@ -77,7 +77,7 @@ def test_a_size_is_measured_at_the_shortest_step_padded_to_it_both_ways_in_turn(
     assert graphs.asked[8:10] == [(1, (8,)), (1, ())]
     # The first of each way pays for what is compiled.
     assert len(graphs.asked) == 2 * 2 * (3 + 1)
-    assert all(len(one.eager) == len(one.piecewise) == 3 for one in times.values())
+    assert all(len(one.eager) == len(one.replayed) == 3 for one in times.values())
     assert graphs.enabled == ()
 
 
@@ -224,7 +224,7 @@ def test_a_step_is_timed_as_it_will_run(overlap: bool, seconds: float) -> None:
     """Where steps overlap, what the host takes beside the device costs nothing."""
     clock = ManualClock()
     device = Device(clock)
-    probe = PiecewiseProbe(StepTimer(device, a_capacity(), clock, overlap=overlap), a_capacity())
+    probe = MixedProbe(StepTimer(device, a_capacity(), clock, overlap=overlap), a_capacity())
 
     found = probe.seconds_of(9)
 

@@ -9,7 +9,7 @@ _CONTEXT = 512  # tokens of each decode
 _STEPS = 4  # timed of a size, each round
 
 
-class PiecewiseProbe:
+class MixedProbe:
     """Times some steps that are alike, by the timer of the start's profile."""
 
     def __init__(self, timer: StepTimer, capacity: Capacity) -> None:

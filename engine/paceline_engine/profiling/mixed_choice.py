@@ -1,4 +1,4 @@
-"""Which sizes of steps use piecewise graphs: those that are measured to be faster with them.
+"""Which sizes of mixed steps are replayed from graphs: those that are measured to be faster.
 
 A size is measured at the shortest step that is padded to it, where padding costs the most. Graphs
 gain less the longer a step takes the device, so the largest size with a gain is looked for by
@@ -40,13 +40,13 @@ class SwitchableGraphs(Protocol):
 class SizeTimes:
     """One size's steps, in seconds each."""
 
-    piecewise: tuple[float, ...]
+    replayed: tuple[float, ...]
     eager: tuple[float, ...]
 
     @property
     def share(self) -> float:
         """The time with graphs as a share of that op by op."""
-        return median(self.piecewise) / median(self.eager)
+        return median(self.replayed) / median(self.eager)
 
 
 def worth_it(sizes: Sequence[int], times: Mapping[int, SizeTimes]) -> tuple[int, ...]:
@@ -115,7 +115,7 @@ def choose_sizes(
     chosen = worth_it(graphs.sizes, times)
     shares = ", ".join(f"{size}: {times[size].share:.2f}" for size in sorted(times))
     _log.info(
-        "steps with prompts or drafts use piecewise graphs at up to %s tokens; "
+        "steps with prompts or drafts are replayed from graphs at up to %s tokens; "
         "time over that of op by op (%s), measured in %.1f s",
         ", ".join(map(str, chosen)) or "no",
         shares or "none could be had",

@@ -1,4 +1,4 @@
-"""Steps with prompts or drafts are computed with piecewise graphs, with the same answers."""
+"""Steps with prompts or drafts are replayed from graphs, with the same answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +18,10 @@ from paceline_engine.core.request import Request
 from paceline_engine.drafting.proposer import Ask, Proposal
 from paceline_engine.engine.engine import Engine, EngineOptions
 from paceline_engine.pacing.pacer import NoPacer
+from paceline_engine.runner.gpu_tables import DeviceTables
 from paceline_engine.runner.graph_capture import CudaGraphCapture, GraphCapture
+from paceline_engine.runner.mixed_graphs import MixedGraphs
 from paceline_engine.runner.model_runner import ModelRunner
-from paceline_engine.runner.piecewise_graphs import PiecewiseGraphs
 from paceline_engine.settings import Quantization
 from paceline_testing.clock import ManualClock
 from paceline_testing.engines import a_capacity, a_model_info
@@ -34,7 +35,6 @@ from paceline_wire.limits import Limits
 CAPACITY = a_capacity(max_batch_size=4, max_token_budget=40, num_blocks=60, max_model_len=64)
 SIZES = (4, 16)
 """A step of 17 tokens or more is computed op by op."""
-NUM_LAYERS = 3
 SAMPLINGS = (
     Sampling(10, temperature=0.0, ignore_eos=True),
     Sampling(8, temperature=0.8, seed=3, ignore_eos=True),
@@ -55,19 +55,19 @@ def eager(folder: Path) -> ModelRunner:
 
 
 @pytest.fixture(scope="module")
-def piecewise(folder: Path) -> ModelRunner:
+def replayed(folder: Path) -> ModelRunner:
     runner = kernel_runner(folder, CAPACITY, graphs=True)
     # As if each had been faster.
-    runner.capture_piecewise(TapeCapture(), SIZES, lambda _fraction: None)
+    runner.capture_mixed(TapeCapture(), SIZES, lambda _fraction: None)
     return runner
 
 
-def quickly_piecewise(folder: Path, capture: RecomputeCapture | None = None) -> ModelRunner:
+def quickly_captured(folder: Path, capture: RecomputeCapture | None = None) -> ModelRunner:
     """For tests of what is computed how, and not of what comes of it."""
     capture = capture or RecomputeCapture()
     runner = kernel_runner(folder, CAPACITY, graphs=False)
     runner.capture_decodes(capture, decode_sizes(CAPACITY.max_batch_size), lambda _fraction: None)
-    runner.capture_piecewise(capture, SIZES, lambda _fraction: None)
+    runner.capture_mixed(capture, SIZES, lambda _fraction: None)
     return runner
 
 
@@ -191,91 +191,91 @@ def answers(engine: Engine, arrivals: Sequence[Arrival]) -> dict[str, list[int]]
     arrivals=st.lists(ARRIVALS, min_size=1, max_size=9),
     way=st.sampled_from(["alone", "overlap", "drafts"]),
 )
-def test_pieces_change_no_token(
-    eager: ModelRunner, piecewise: ModelRunner, arrivals: list[Arrival], way: str
+def test_graphs_change_no_token(
+    eager: ModelRunner, replayed: ModelRunner, arrivals: list[Arrival], way: str
 ) -> None:
     """Chunks, prefix hits, drafts that hold or not, whoever comes and leaves, at any limits."""
     wanted = answers(an_engine(eager), arrivals)
     guesser = Oracle(wanted) if way == "drafts" else None
 
-    found = answers(an_engine(piecewise, overlap=way == "overlap", guesser=guesser), arrivals)
+    found = answers(an_engine(replayed, overlap=way == "overlap", guesser=guesser), arrivals)
 
     assert found == wanted
 
 
-def test_steps_with_drafts_use_piecewise_graphs(eager: ModelRunner, piecewise: ModelRunner) -> None:
+def test_steps_with_drafts_are_replayed(eager: ModelRunner, replayed: ModelRunner) -> None:
     """Every token of a draft is one of the step's, as a prompt's are."""
     arrivals = [Arrival(5), Arrival(7)]
     wanted = answers(an_engine(eager), arrivals)
-    engine = an_engine(piecewise, guesser=Oracle(wanted))
+    engine = an_engine(replayed, guesser=Oracle(wanted))
 
     assert answers(engine, arrivals) == wanted
     load = engine.load()
     assert load.accepted_tokens > 0
-    assert load.graph_piece_steps > 2  # more than those with the prompts
+    assert load.graph_mixed_steps > 2  # more than those with the prompts
     assert load.graph_fallbacks == {}
 
 
 @pytest.mark.parametrize(
-    ("length", "is_piecewise"),
+    ("length", "is_replayed"),
     [(1, True), (4, True), (5, True), (16, True), (17, False), (40, False)],
     ids=str,
 )
 def test_a_step_is_padded_to_the_next_size_up_to_the_last(
-    eager: ModelRunner, piecewise: ModelRunner, length: int, is_piecewise: bool
+    eager: ModelRunner, replayed: ModelRunner, length: int, is_replayed: bool
 ) -> None:
     """One token less than a size, one more, and more than the largest."""
     wanted = answers(an_engine(eager), [Arrival(length)])
-    engine = an_engine(piecewise)
+    engine = an_engine(replayed)
 
     assert answers(engine, [Arrival(length)]) == wanted
     load = engine.load()
-    assert load.graph_piece_steps == is_piecewise
-    assert load.graph_fallbacks == ({} if is_piecewise else {"prefill": 1})
+    assert load.graph_mixed_steps == is_replayed
+    assert load.graph_fallbacks == ({} if is_replayed else {"prefill": 1})
     assert load.graph_steps == SAMPLINGS[0].max_tokens - 1
 
 
 def test_nothing_is_captured_while_serving(folder: Path) -> None:
-    """A graph for each size and each part, all before the first request."""
-    runner, capture = quickly_piecewise(folder), RecomputeCapture()
+    """A graph for each size, all before the first request."""
+    runner, capture = quickly_captured(folder), RecomputeCapture()
     done: list[float] = []
 
-    runner.capture_piecewise(capture, SIZES, done.append)
+    runner.capture_mixed(capture, SIZES, done.append)
 
-    assert capture.num_captured == len(SIZES) * NUM_LAYERS
+    assert capture.num_captured == len(SIZES)
     assert done == [0, 1 / 2]
     answers(an_engine(runner), [Arrival(length) for length in (3, 15, 30)])
-    assert capture.num_captured == len(SIZES) * NUM_LAYERS
+    assert capture.num_captured == len(SIZES)
 
 
-def test_only_sizes_that_are_kept_use_piecewise_graphs(folder: Path) -> None:
+def test_only_sizes_that_are_kept_are_replayed(folder: Path) -> None:
     """A step of a size that was given up runs op by op, though a larger graph exists."""
-    runner = quickly_piecewise(folder)
+    runner = quickly_captured(folder)
 
-    runner.keep_piecewise([16])
+    runner.keep_mixed([16])
 
     engine = an_engine(runner)
     answers(engine, [Arrival(length, steps_before=1) for length in (3, 7, 20)])
     load = engine.load()
-    assert (load.graph_piece_steps, load.graph_fallbacks) == (1, {"prefill": 2})
+    assert (load.graph_mixed_steps, load.graph_fallbacks) == (1, {"prefill": 2})
 
 
 def test_without_a_size_that_is_worth_it_nothing_is_kept(folder: Path) -> None:
-    """Neither graphs nor the tensors between them."""
-    runner = quickly_piecewise(folder)
+    """Neither graphs nor their tensors."""
+    runner = quickly_captured(folder)
 
-    runner.keep_piecewise([])
+    runner.keep_mixed([])
 
-    assert runner._piecewise is None
+    assert runner._mixed is None
     engine = an_engine(runner)
     answers(engine, [Arrival(3)])
     assert engine.load().graph_fallbacks == {"prefill": 1}
 
 
-def test_piecewise_graphs_need_decode_graphs(folder: Path) -> None:
+def test_mixed_graphs_need_decode_graphs(folder: Path) -> None:
     """Who captures nothing else has said why: a CPU, or ranks that share the layers."""
-    with pytest.raises(TypeError, match="piecewise graphs need decode graphs and kernels"):
-        kernel_runner(folder, CAPACITY, graphs=False).capture_piecewise(
+    with pytest.raises(TypeError, match="mixed graphs need decode graphs beside them"):
+        kernel_runner(folder, CAPACITY, graphs=False).capture_mixed(
             RecomputeCapture(), SIZES, print
         )
 
@@ -290,15 +290,15 @@ class LayerResult:
 
 @torch.inference_mode()
 def computed(
-    runner: ModelRunner, batch: Batch, graphs: PiecewiseGraphs | None, *, every_state: bool = True
+    runner: ModelRunner, batch: Batch, graphs: MixedGraphs | None, *, every_state: bool = True
 ) -> LayerResult:
     """Run a step's layers, over an empty cache."""
     cache = kernels_of(runner).kv.all
     for tensor in cache:
         tensor.zero_()
     inputs = replace(runner.prepare(batch), keeps_every_state=every_state)
-    with mock.patch.object(runner, "_piecewise", graphs):
-        hidden = runner._hidden(inputs, "eager" if graphs is None else "piecewise graphs")
+    with mock.patch.object(runner, "_mixed", graphs):
+        hidden = runner._hidden(inputs, "eager" if graphs is None else "mixed graph")
     return LayerResult(hidden, tuple(each.clone() for each in cache))
 
 
@@ -307,12 +307,18 @@ def kernels_of(runner: ModelRunner) -> KernelAttention:
     return runner._attention
 
 
-def captured(
-    runner: ModelRunner, *sizes: int, capture: GraphCapture | None = None
-) -> PiecewiseGraphs:
-    """Piecewise graphs of a runner that has no other graphs."""
+def captured(runner: ModelRunner, *sizes: int, capture: GraphCapture | None = None) -> MixedGraphs:
+    """Mixed graphs of a runner that has no other graphs."""
     capture = capture or TapeCapture()
-    graphs = PiecewiseGraphs(sizes, runner._decoder, kernels_of(runner))
+    tables = runner._tables
+    assert isinstance(tables, DeviceTables)
+    graphs = MixedGraphs(
+        sizes,
+        runner._decoder,
+        kernels_of(runner),
+        num_rows=tables.num_rows,
+        num_columns=tables.num_columns,
+    )
     graphs.capture(capture, lambda _fraction: None)
     return graphs
 
@@ -350,15 +356,14 @@ def a_step(num_prompt: int) -> Batch:
 def test_what_lies_behind_a_steps_tokens_does_not_matter(
     tmp_path: Path, family: Family, quantization: Quantization
 ) -> None:
-    """States, keys and values are as op by op, though all that is there before is no number."""
+    """States, keys and values are as op by op, with more tokens and rows in the graph."""
     more = {"sliding_window": 6, "head_dim": 16} if family == "gemma2" else {}
     make_tiny_model(tmp_path, family, **more)
     runner = kernel_runner(tmp_path, CAPACITY, graphs=False, quantization=quantization)
     graphs, step = captured(runner, 16), a_step(9)
     for every_state, num_kept in ((True, 12), (False, 2)):
         wanted = computed(runner, step, None, every_state=every_state)
-        for tensor in (graphs._attended, graphs._qkv, graphs._residual):
-            tensor.fill_(torch.nan)
+        graphs._hidden.fill_(torch.nan)
 
         found = computed(runner, step, graphs, every_state=every_state)
 
@@ -391,8 +396,7 @@ def test_cuda_replays_every_size(tmp_path: Path) -> None:
     for num_prompt in (9, 25, 3, 13):
         step = a_step(num_prompt)
         wanted = computed(runner, step, None)
-        for tensor in (graphs._attended, graphs._qkv, graphs._residual):
-            tensor.fill_(torch.nan)
+        graphs._hidden.fill_(torch.nan)
 
         found = computed(runner, step, graphs)
 
