@@ -127,8 +127,8 @@ site: install ## Build the documentation into out/site; a broken link is an erro
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
 
 .PHONY: docs-check
-docs-check: install ## Run the commands of every page, for hours, and say of each how it ended. ONLY='paceline *'
-	PYTHONPATH=tests $(PY) -m docs_check $(if $(ONLY),--only '$(ONLY)')
+docs-check: install ## Run the commands of every page, for hours, and say of each how it ended. ONLY='paceline *' GO_ON=1
+	PYTHONPATH=tests $(PY) -m docs_check $(if $(ONLY),--only '$(ONLY)') $(if $(GO_ON),--go-on)
 
 .PHONY: bench
 bench: install ## Measure the engine beside its peers on this machine.

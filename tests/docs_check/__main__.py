@@ -2,6 +2,7 @@
 
 python -m docs_check                               # make docs-check
 python -m docs_check --only 'paceline *'           # commands that the pattern fits
+python -m docs_check --go-on                       # but those that an earlier run has passed
 python -m docs_check --write docs/tutorial.md      # --part laptop, --part cluster
 """
 
@@ -18,12 +19,14 @@ from pathlib import Path
 from docs_check.blocks import ROOT
 from docs_check.found import found
 from docs_check.how import How, class_of
+from docs_check.passed import Passed
 from docs_check.run import Step, environment, home, images_of, problems, rewritten, run, steps
 from docs_check.terminal import CommandEndlessError, Result, Terminals
 from local_cluster import start
 from local_cluster.errors import UnavailableError
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"
+PASSED = Passed(ROOT / "out" / "docs-check.json")
 WITHIN_S = 4 * 3600.0
 """The longest of the long ones measures for hours."""
 SERVE = "paceline up -f examples/quickstart.yaml --port 8000"
@@ -36,17 +39,18 @@ def main() -> int:
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put in what was printed")
     parser.add_argument("--part", choices=["laptop", "cluster"], help="of the tutorial; else both")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="of commands, not the page")
+    parser.add_argument("--go-on", action="store_true", help="leave out what has passed before")
     asked = parser.parse_args()
     parts = [asked.part] if asked.part else ["laptop", "cluster"]
     if asked.write:
         return max(_page(asked.write.resolve(), part, is_written=True) for part in parts)
-    statuses = [_commands(asked.only)]
+    statuses = [_commands(asked.only, goes_on=asked.go_on)]
     if asked.only == "*":
         statuses += [_page(TUTORIAL, part, is_written=False) for part in parts]
     return max(statuses)
 
 
-def _commands(only: str) -> int:
+def _commands(only: str, *, goes_on: bool) -> int:
     """Run each command once, in a copy of the tree; say of the others why not."""
     pages: dict[str, str] = {}
     for each in found():
@@ -62,8 +66,13 @@ def _commands(only: str) -> int:
         by_how[decided.how].append(text)
         if decided.how in {How.NOT, How.TUTORIAL}:
             print(f"     not run  {page}: {text}\n              {decided.why or decided.how.value}")
-    alone = by_how[How.QUICK] + by_how[How.LONG]
-    served = by_how[How.SERVED]
+    if not goes_on:
+        PASSED.forget(pages)
+    before = PASSED.seconds()
+    for text in before.keys() & pages.keys():
+        print(f"{before[text]:7.1f} s, 0  {pages[text]}: {text}\n              by an earlier run")
+    alone = [text for text in by_how[How.QUICK] + by_how[How.LONG] if text not in before]
+    served = [text for text in by_how[How.SERVED] if text not in before]
     status = 0
     if alone:
         with _terminals() as terminals:
@@ -88,7 +97,9 @@ def _one(terminals: Terminals, text: str, page: str) -> int:
     _say(f"{page}: {text}", result)
     if result.status:
         print("\n".join(result.output.splitlines()[-_SHOWN_LINES:]))
-    return int(result.status != 0)
+        return 1
+    PASSED.add(text, result.seconds)
+    return 0
 
 
 def _page(page: Path, part: str, *, is_written: bool) -> int:

@@ -56,8 +56,6 @@ CLASSES = (
     Class("make scenes", How.LONG),
     Class("make overload", How.LONG),
     Class("make chaos", How.LONG),
-    Class("make scenes", How.LONG),
-    Class("make knees", How.LONG),
     Class("make sim-to-real", How.LONG),
     Class("make tune-report", How.LONG),
     Class("make tune-report-long", How.LONG),
