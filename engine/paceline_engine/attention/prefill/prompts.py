@@ -29,7 +29,7 @@ class Prompts:
 
     chunks: tuple[PromptChunk, ...]  # [P]
     block_table: Tensor  # [P, blocks]
-    cu_seqlens: Tensor  # [P + 1], from 0
+    cu_seqlens: Tensor  # [P + 1]: where each chunk begins in q, and the end
     context_lens: Tensor  # [P]
     slots: Tensor  # [T]: where each token's k and v lie
     block_size: int
