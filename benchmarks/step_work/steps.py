@@ -1,10 +1,11 @@
 """Steps of true sizes on a GPU that is not there, and every launch of them."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -18,6 +19,7 @@ from paceline_engine.core.graph_sizes import mixed_sizes, padded_size
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.core.request import Request
 from paceline_engine.hardware.cores_reader import read_share
+from paceline_engine.loading import load, model_trial
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.load import LoadedModel, load_checkpoint
 from paceline_engine.model.decoder import Decoder
@@ -151,7 +153,7 @@ def fake_model(
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
     checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
-    with fake.visible(), fake.loading():
+    with fake.visible(), fake.loading(), _compiling_nothing():
         loaded = load_checkpoint(
             settings,
             Located(name, Path(), revision=""),
@@ -162,6 +164,16 @@ def fake_model(
             dtype=DtypeChoice("bfloat16", "as a GPU computes"),
         )
     return FakeModel(name, fake, loaded, config, 2 if settings.quantization == "none" else 1)
+
+
+@contextmanager
+def _compiling_nothing() -> Iterator[None]:
+    """Leave out the start's steps: there is nothing to compile, and no memory to measure."""
+    with ExitStack() as stack:
+        for module in (load, model_trial):
+            stack.enter_context(mock.patch.object(module, "launch_every_variant"))
+        stack.enter_context(mock.patch.object(model_trial, "launch_widest"))
+        yield
 
 
 def _requests(step: Step) -> list[Request]:
