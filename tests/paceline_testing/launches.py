@@ -120,8 +120,8 @@ class Launches:
 
     def quantized_linear(self) -> None:
         """In INT8, or in FP8 where keys and values are."""
-        weight = torch.zeros(self.shape.hidden, self.shape.features, dtype=torch.int8)
-        weight = weight.to(CODES) if self.shape.has_fp8 else weight
+        dtype = CODES if self.shape.has_fp8 else torch.int8
+        weight = torch.empty(self.shape.hidden, self.shape.features, dtype=dtype)
         x = self._floats(self.rows, self.shape.features)
         quantized_linear(x, weight, torch.zeros(self.shape.hidden))
 
@@ -156,9 +156,9 @@ class Launches:
     def int4_linear(self) -> None:
         """In groups of 128 inputs, or of 32 where that takes most: sums and scales of each."""
         num_blocks = -(-self.shape.features // BLOCK_IN)
-        weight = torch.zeros(num_blocks, self.shape.hidden, WORDS, dtype=torch.int32)
+        weight = torch.empty(num_blocks, self.shape.hidden, WORDS, dtype=torch.int32)
         num_groups = self.shape.features // (32 if self.shape.is_gemma else 128)
-        groups = torch.zeros(num_groups, self.shape.hidden, dtype=torch.int32)
+        groups = torch.empty(num_groups, self.shape.hidden, dtype=torch.int32)
         int4_linear(self._floats(self.rows, self.shape.features), weight, groups)
 
     def route_experts(self) -> None:
@@ -170,8 +170,8 @@ class Launches:
         shape, dtype = self.shape, CODES if self.shape.has_fp8 else self.shape.dtype
         x, ids = self._floats(self.rows, shape.hidden), self._ints(self.rows, 2)
         weights = self._ints(self.rows, 2, dtype=torch.float32)
-        gate_up = torch.zeros(2, 2 * shape.features, shape.hidden, dtype=dtype)
-        down = torch.zeros(2, shape.hidden, shape.features, dtype=dtype)
+        gate_up = torch.empty(2, 2 * shape.features, shape.hidden, dtype=dtype)
+        down = torch.empty(2, shape.hidden, shape.features, dtype=dtype)
         scales: tuple[Tensor, ...] = ()
         if shape.has_fp8:
             scales = torch.zeros(2, 2 * shape.features), torch.zeros(2, shape.hidden)
@@ -289,7 +289,7 @@ class Launches:
         return self._floats(self.rows, self.shape.num_q_heads, self.shape.head_size)
 
     def _floats(self, *sizes: int) -> Tensor:
-        return torch.zeros(sizes, dtype=self.shape.dtype)
+        return torch.empty(sizes, dtype=self.shape.dtype)  # nobody reads it: zeros take memory
 
     def _norm(self, size: int) -> Tensor:
         return torch.zeros(size, dtype=torch.float32 if self.shape.is_gemma else self.shape.dtype)
