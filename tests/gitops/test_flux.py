@@ -145,7 +145,8 @@ def test_flux_corrects_nothing_while_the_tuner_works(home: Home) -> None:
     assert (after["metadata"]["generation"], after["spec"]) == (1, before["spec"])
     assert home.owners() == owners
     assert set(owners) == {"kustomize-controller"}
-    assert home.flux.is_healthy()
+    # While it applies, which it does every few seconds, Flux says that it does not know.
+    wait_until(home.flux.is_healthy, within_s=60, every_s=0.2)
     assert health(after)[0] == "Healthy"
 
 
