@@ -42,7 +42,7 @@ lint: install ## Style, and the layers between the parts.
 
 .PHONY: types mypy pyright
 types: install ## mypy --strict and pyright, at the same time.
-	$(MAKE) --jobs 2 --output-sync mypy pyright
+	$(MAKE) --no-print-directory --jobs 2 --output-sync mypy pyright
 
 mypy: install
 	$(PY) -m mypy

@@ -45,7 +45,7 @@ def _theirs(machine: Machine, model: str) -> Figure:
     if not is_dry:  # graphs and caches are made at the first run
         _answered(reference, [Asked(one.prompt, 4) for one in asked[:4]], is_dry=is_dry)
     num_tokens, elapsed_s = _answered(reference, asked, is_dry=is_dry)
-    attention = reference.config._attn_implementation  # noqa: SLF001 - what its own log tells
+    attention = reference.config._attn_implementation  # noqa: SLF001 - nothing public says it
     note = f"{num_tokens:,} tokens in {elapsed_s:.1f} s; attention by {attention}"
     return Figure(names.throughput(model, "transformers"), num_tokens / elapsed_s, "tok/s", note)
 

@@ -12,7 +12,7 @@ from step_work.work import StepWork
 LAUNCHES_OF_A_LAYER: Mapping[Step, int] = MappingProxyType(
     {DECODE: 11, MIXED: 13, IN_GRAPH: 13, PREFILL: 11}
 )
-"""By step; one in a graph launched what it did op by op."""
+"""By step; nothing was replayed then, so the step in a graph has the launches of one op by op."""
 SURPLUS: Mapping[str, float] = MappingProxyType(
     {"qwen2.5-0.5b": 0.151, "llama-3.2-1b": 0.077, "llama-3.1-8b": 0.054}
 )

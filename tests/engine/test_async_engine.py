@@ -263,7 +263,7 @@ def test_graphs_give_the_same(
     preempted: dict[int, int],
     constrained: bool,
 ) -> None:
-    """Of decodes, and of other steps."""
+    """Steps of decodes have theirs, and all other steps."""
     captured.loaded.graph_use.restart()
     seen = captured.answers(schedule, preempted, constrained=constrained)
 

@@ -161,21 +161,21 @@ def test_chunked(loaded: LoadedModel, cases: list[Case], token_budget: int) -> N
 
 def test_one_token_at_a_time(loaded: LoadedModel, cases: list[Case]) -> None:
     """A prompt that is fed token by token is a prefill of single rows."""
-    short = [case for case in cases if len(case.prompt_ids) <= 20][:5]
+    short = [case for case in cases if len(case.prompt_ids) <= 20]
     engine = _engine(loaded, Limits(max_batch_size=1, token_budget=1))
 
-    assert len(short) == 5
+    assert len(short) >= 5
     assert _tokens(_answers(engine, short)) == _expected(short)
 
 
 def test_prefix_hits(loaded: LoadedModel, cases: list[Case]) -> None:
     """A prompt whose first blocks are found in the cache is answered as one that is not."""
-    engine, cases = _engine(loaded, Limits(max_batch_size=8, token_budget=64)), cases[:24]
+    engine = _engine(loaded, Limits(max_batch_size=8, token_budget=64))
     cold, warm = _answers(engine, cases), _answers(engine, cases)
 
     long = [i for i, case in enumerate(cases) if len(case.prompt_ids) > 16]
     assert all(warm[i].cached_tokens >= 16 for i in long)
-    assert len(long) > 10
+    assert len(long) > 20
     assert _tokens(cold) == _expected(cases)
     assert _tokens(warm) == _expected(cases)
 

@@ -13,7 +13,7 @@ from paceline_engine.lora.slots import LoraAdapters
 from paceline_engine.model import row_stages
 from paceline_engine.model.row_stages import PLANS, RowProducts, RowStages, possible_plans
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.runner.graph_capture import Replay
+from paceline_engine.runner.graph_capture import CudaGraphCapture, Replay
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_kernels import add_row_product, row_product
 from paceline_testing.clock import ManualClock
@@ -179,7 +179,7 @@ def test_a_plan_that_is_wrong_is_not_used(
 
 @pytest.mark.parametrize("setting", ["on", "auto"])
 def test_decodes_run_on_a_fake_gpu(setting: str, tmp_path: Path) -> None:
-    """In graphs that are captured at start; a prompt takes the separate ops."""
+    """In graphs that are captured at start; a prompt takes the separate ops where it has none."""
     make_tiny_model(tmp_path, "llama", head_dim=16)
     graphs = "off" if setting == "auto" else "on"
     model = load_on_fake_gpu(tmp_path, row_products=setting, graphs=graphs)
@@ -189,3 +189,18 @@ def test_decodes_run_on_a_fake_gpu(setting: str, tmp_path: Path) -> None:
 
     assert "_row_product_kernel" not in prompt
     assert (model.loaded.runner._decoder.few_rows is None) == (setting == "auto")
+
+
+def test_a_replayed_prompt_of_few_tokens_takes_them_too(tmp_path: Path) -> None:
+    """A graph of a mixed step has so many rows, whatever they are."""
+    make_tiny_model(tmp_path, "llama", head_dim=16)
+    model = load_on_fake_gpu(tmp_path, row_products="on", graphs="on")
+    runner = model.loaded.runner
+    with model.fake.visible(), model.fake.loading():
+        runner.capture_mixed(CudaGraphCapture(runner.device), [32], lambda _done: None)
+
+    launches = model.launches(a_step(prompts=[a_request(0)]))
+
+    products = [one for one in launches if one.name == "_row_product_kernel"]
+    assert products
+    assert all(one.in_graph for one in products)

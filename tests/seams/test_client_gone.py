@@ -35,8 +35,6 @@ from paceline_wire.limits import Limits
 DEADLINE_S = 60.0
 _MOST_STEPS = 1_000_000
 _TOKENS = 4
-_STRIDE = 3
-"""Bytes of a stream between two places where a client leaves: odd, for it leaves in two ways."""
 _SPARE = 32
 """Bytes by which one answer may be shorter than another: a header says how long it took, and
 events that the sidecar reads together share a chunk."""
@@ -253,14 +251,11 @@ def test_gone_at_every_byte_of_the_request(
     assert engine.steps == steps + _TOKENS
 
 
-def test_gone_anywhere_in_a_stream(sidecar: Sidecar, engine: SteppedEngine) -> None:
-    """Up to the last event that the engine has a part in; closed and reset in turns.
-
-    At every third byte: a hundred in the headers, as many in each event.
-    """
+def test_gone_at_every_byte_of_a_stream(sidecar: Sidecar, engine: SteppedEngine) -> None:
+    """Up to the last event that the engine has a part in; closed and reset in turns."""
     after_step = bytes_by_step(sidecar, engine)
 
-    for length in range(0, after_step[-1] - _SPARE, _STRIDE):
+    for length in range(after_step[-1] - _SPARE):
         leave = (leave_politely, leave_abruptly)[length % 2]
         enough = length + _SPARE
         steps = next(number for number, there in enumerate(after_step, 1) if enough <= there)

@@ -64,7 +64,7 @@ class KernelAttention:
 
 
 class Contexts(NamedTuple):
-    """What the last token of each of S sequences sees."""
+    """The keys and values that the last token of each of S sequences attends to."""
 
     block_table: Tensor  # [S, blocks] int32
     context_lens: Tensor  # [S] int32; 0 where there is no sequence
@@ -78,11 +78,11 @@ class KernelStep:
     positions: Tensor  # [T] int64
     slots: Tensor  # [T] int64
     decodes: Contexts
-    """Of the first tokens, one of each sequence."""
+    """What the first tokens attend to, each the only one of its sequence."""
     prompts: Prompts
     prefill: PrefillAttention
     first_prompt: int
-    """The token from which the prompts' bounds count."""
+    """The token at which the bounds of prompts are 0."""
     plans: dict[int | None, DecodePlan | None] = field(default_factory=dict)
     """Of the decodes, by window; made where a layer first asks."""
 
@@ -110,8 +110,8 @@ class KernelStep:
         )
         out = torch.empty_like(q)
         rules = ScoreRules(config.score_scale, window, config.attention_softcap)
-        # Contexts first: where there may be fewer than are launched, the rest gives zeros, and
-        # prompts lie there.
+        # Decodes first: a graph launches for more than there may be, and what is none gives zeros,
+        # where prompts then write.
         if split := len(self.decodes.context_lens):
             paged_decode_attention(
                 q[:split],

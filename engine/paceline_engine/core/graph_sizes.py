@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 MOST_CHUNKS = 64
-"""Of prompts and drafts in a mixed step: attention launches a program for each, there or not."""
+"""Prompts and drafts in a mixed step, at most: a graph launches attention for so many."""
 _FEW = (1, 2, 3, 4, 6, 8)
 _RANGES = ((8, 128), (16, 256), (32, 512))
 """By how much sizes grow, and up to where."""

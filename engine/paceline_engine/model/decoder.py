@@ -113,6 +113,15 @@ class Decoder:
             x, residual = x[kept_rows], residual[kept_rows]
         return stages.finish(x, residual)
 
+    def stages_for(self, num_tokens: int, *, has_adapters: bool) -> DecoderStages | None:
+        """Return what serves steps of so many tokens better than the decoder's own stages, if any.
+
+        Adapters add to each product by itself, so steps with them have none.
+        """
+        if self.few_rows is None or has_adapters:
+            return None
+        return self.few_rows(self, num_tokens)
+
     def embed(self, token_ids: Tensor) -> Tensor:  # [tokens] -> [tokens, hidden]
         """Look up and scale the embeddings of tokens: where the residual stream begins."""
         residual = self.embedding[token_ids]

@@ -114,10 +114,7 @@ class MixedGraphs:
 
     def _compute(self, size: int, *, has_adapters: bool) -> None:
         step, decoder = self._step, self._decoder
-        stages = None
-        # Adapters add to each product by itself.
-        if decoder.few_rows is not None and not has_adapters:
-            stages = decoder.few_rows(decoder, size)
+        stages = decoder.stages_for(size, has_adapters=has_adapters)
         with self._using(step.adapter_slots[:size] if has_adapters else None):
             attention = step.attention(size, self._attention)
             hidden = decoder.hidden(step.token_ids[:size], attention, stages=stages)

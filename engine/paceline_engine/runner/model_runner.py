@@ -201,10 +201,8 @@ class ModelRunner:
         def logits_into(step: StepTensors, out: Tensor) -> Tensor | None:
             self._use_adapters(step)
             self._group.share_(step.token_ids)
-            stages = None
-            # Adapters add to each product by itself.
-            if decoder.few_rows is not None and step.adapter_slots is None:
-                stages = decoder.few_rows(decoder, len(out))
+            has_adapters = step.adapter_slots is not None
+            stages = decoder.stages_for(len(out), has_adapters=has_adapters)
             planned = attention.plan(step)
             hidden = decoder.hidden(step.token_ids, planned, stages=stages)
             return decoder.logits(hidden, out) if is_first else None
