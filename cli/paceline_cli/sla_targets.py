@@ -1,5 +1,6 @@
 """The declared targets beside what was measured, at the quantile that the objective asks for."""
 
+import math
 from collections.abc import Iterator
 
 from paceline_tuner.service_report import MeasuredLatency
@@ -10,11 +11,16 @@ def missed_targets(sla: SLA, seen: MeasuredLatency) -> list[str]:
     """Say each target that was not met, or not measured."""
     quantile = seen.promised.name
     return [
-        f"{name} {quantile} {'was not measured' if value is None else f'{value:,.0f} ms'},"
-        f" target {target:,.0f} ms"
+        f"{name} {quantile} {_said(value)}, target {target:,.0f} ms"
         for name, target, value in targets(sla, seen)
         if value is None or value > target
     ]
+
+
+def _said(value: float | None) -> str:
+    if value is None:
+        return "was not measured"
+    return "is of a request without an answer" if math.isinf(value) else f"{value:,.0f} ms"
 
 
 def targets(sla: SLA, seen: MeasuredLatency) -> list[tuple[str, float, float | None]]:

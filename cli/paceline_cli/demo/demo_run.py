@@ -82,6 +82,8 @@ def judge(sla: SLA, client: ClientSpan, sidecar: MeasuredLatency | None) -> Verd
         )
     seen = client.observed(sla)
     misses = [f"client: {text}" for text in missed_targets(sla, seen)]
+    if misses and client.missed:
+        misses.append(f"client: {client.missed} of {client.offered} requests got no whole answer")
     if sidecar is None:
         misses.append("sidecar: no measurement")
     else:

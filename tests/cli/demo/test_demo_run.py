@@ -43,7 +43,14 @@ def a_span(*, requests: int = 60, ttft_ms: float = 500.0, itl_ms: float = 300.0)
     ("client", "sidecar", "words"),
     [
         (a_span(itl_ms=500.0), observed(), "client: ITL p99 500 ms, target 400 ms"),
-        (a_span(ttft_ms=math.inf), observed(), "client: TTFT p99 inf ms"),
+        (
+            a_span(ttft_ms=math.inf),
+            observed(),
+            (
+                "client: TTFT p99 is of a request without an answer, target 1,000 ms; "
+                "client: 60 of 60 requests got no whole answer."
+            ),
+        ),
         (a_span(), observed(itl_p99_ms=450.0), "sidecar: ITL p99 450 ms, target 400 ms"),
         (a_span(), observed(itl_p99_ms=None), "sidecar: ITL p99 was not measured"),
         (a_span(), None, "sidecar: no measurement"),
