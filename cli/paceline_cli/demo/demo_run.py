@@ -82,8 +82,12 @@ def judge(sla: SLA, client: ClientSpan, sidecar: MeasuredLatency | None) -> Verd
         )
     seen = client.observed(sla)
     misses = [f"client: {text}" for text in missed_targets(sla, seen)]
-    if misses and client.missed:
-        misses.append(f"client: {client.missed} of {client.offered} requests got no whole answer")
+    if misses and client.misses:
+        first = client.misses[0]
+        misses.append(
+            f"client: {len(client.misses)} of {client.offered} requests got no whole answer"
+            f" (the first {first.outcome}: {first.error})"
+        )
     if sidecar is None:
         misses.append("sidecar: no measurement")
     else:

@@ -60,7 +60,9 @@ def summary(run: DemoRun) -> list[SummaryRow]:
         *_target_rows(run, before, after),
         *_median_rows(before, after),
         SummaryRow("requests offered", "", str(before.offered), str(after.offered)),
-        SummaryRow("refused, failed, timed out", "", str(before.missed), str(after.missed)),
+        SummaryRow(
+            "refused, failed, timed out", "", str(len(before.misses)), str(len(after.misses))
+        ),
         SummaryRow("output tokens/s", "", _rate(before), _rate(after)),
     ]
     if sidecar := run.last_observed():

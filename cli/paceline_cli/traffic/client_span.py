@@ -32,9 +32,9 @@ class ClientSpan:
         return len(self.due)
 
     @property
-    def missed(self) -> int:
-        """How many were refused, failed or timed out."""
-        return sum(record.outcome != "ok" for record in self.due)
+    def misses(self) -> tuple[ClientRecord, ...]:
+        """The requests that were refused, failed or timed out, in the order of their ends."""
+        return tuple(record for record in self.due if record.outcome != "ok")
 
     @property
     def ttft_ms(self) -> tuple[float, ...]:
