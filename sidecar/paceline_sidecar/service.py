@@ -163,6 +163,15 @@ class Service:
             missing.append(self.problem or "the tokenizer is being loaded")
         return missing
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether it becomes ready without anything being mended: the engine or its model loads."""
+        is_loading = self.backend.view.phase in {"absent", "loading"}
+        is_tokenizer_loading = (
+            self.backend.view.phase == "ready" and self._serving is None and not self.problem
+        )
+        return not self.leaving and (is_loading or is_tokenizer_loading)
+
     def serving(self) -> Serving:
         """Return the engine to use; raises `Unavailable`."""
         if self.refusing:

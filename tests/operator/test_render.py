@@ -7,6 +7,7 @@ import pytest
 
 from paceline_api.labels import Manifest
 from paceline_operator.render.children import Surroundings, children
+from paceline_sidecar.routes.probes import HOLD_S
 from paceline_testing.services import a_service
 
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline-system")
@@ -65,6 +66,12 @@ def test_an_engine_that_comes_back_is_not_ready_before_the_sidecar_says_so() -> 
     probe = _engine()["readinessProbe"]
 
     assert probe["httpGet"] == {"path": "/health/ready", "port": 8001, "scheme": "HTTP"}
+
+
+def test_a_probe_waits_longer_than_the_sidecar_holds_its_answer() -> None:
+    """A held answer that comes too late would be a failed probe that says nothing."""
+    for probe in (_engine()["readinessProbe"], _sidecar()["readinessProbe"]):
+        assert probe["timeoutSeconds"] >= HOLD_S + 1
 
 
 @pytest.mark.parametrize("container", [_engine(), _sidecar()], ids=["engine", "sidecar"])

@@ -1,5 +1,8 @@
 """`/health/live`, `/health/ready` and `/metrics`: what Kubernetes and Prometheus ask."""
 
+import asyncio
+from typing import Final
+
 import msgspec
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
@@ -11,6 +14,12 @@ from paceline_sidecar.metrics.snapshot import snapshot
 from paceline_sidecar.readiness import readiness
 from paceline_sidecar.service import Service
 
+_KUBELET: Final = "kube-probe/"
+"""How a kubelet's user agent begins (k8s.io/kubernetes/pkg/probe/http)."""
+HOLD_S: Final = 3.0
+"""A probe's answer may be held so long; less than the probes' `timeoutSeconds`."""
+_LOOK_EVERY_S: Final = 0.02
+
 
 def probes_router(service: Service, exposition: Exposition) -> APIRouter:
     """Serve both on either port: alive means it answers, ready that it can take a request now."""
@@ -21,7 +30,9 @@ def probes_router(service: Service, exposition: Exposition) -> APIRouter:
         return {"status": "ok"}
 
     @router.get("/health/ready")
-    async def ready() -> Response:
+    async def ready(request: Request) -> Response:
+        if request.headers.get("user-agent", "").startswith(_KUBELET):
+            await _started(service)
         missing = service.missing()
         body = msgspec.json.encode(readiness(missing, service.backend.view.loading))
         return Response(body, 503 if missing else 200, media_type="application/json")
@@ -33,3 +44,14 @@ def probes_router(service: Service, exposition: Exposition) -> APIRouter:
         return Response(text, headers={"content-type": content_type})
 
     return router
+
+
+async def _started(service: Service) -> None:
+    """Wait for the end of a start, so that a kubelet hears of it at once and not at its next probe.
+
+    A pod that starts is ready up to a probe's period earlier. Others are answered at once.
+    """
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + HOLD_S
+    while service.is_starting and loop.time() < give_up_at:  # noqa: ASYNC110 - two a pod
+        await asyncio.sleep(_LOOK_EVERY_S)
