@@ -260,12 +260,12 @@ def main() -> None:
             for repeat in range(arguments.repeats):
                 order = list(engines) if repeat % 2 else list(engines)[::-1]
                 pairs.append({arm: one(engines[arm]) for arm in order})
-            rows.append(_row(name, load, pairs))
-            _write(arguments, model.info.dtype, rows)
+            rows.append(_row(name, load, model.info.dtype, pairs))
+            _write(arguments, rows)
             print({key: value for key, value in rows[-1].items() if key != "runs"}, flush=True)
 
 
-def _write(arguments: argparse.Namespace, dtype: str, measured: list[dict[str, Any]]) -> None:
+def _write(arguments: argparse.Namespace, measured: list[dict[str, Any]]) -> None:
     """Write the table, with the rows of earlier runs that are not measured in this one."""
     is_lookup = arguments.method == "ngram"
     name = "speculation" if is_lookup else "speculation-draft"
@@ -276,9 +276,8 @@ def _write(arguments: argparse.Namespace, dtype: str, measured: list[dict[str, A
     (arguments.results / f"{name}.json").write_text(json.dumps(rows, indent=1) + "\n")
     (arguments.results / f"{name}.md").write_text(
         "# Speculative decoding on a CPU\n\n"
-        f"SmolLM2-135M-Instruct, {dtype}, greedy,"
-        f" {arguments.output_tokens} output tokens, drafts of {arguments.draft_tokens} tokens at"
-        f" most {drafted_by}; medians of interleaved pairs.\n"
+        f"SmolLM2-135M-Instruct, greedy, {arguments.output_tokens} output tokens, drafts of"
+        f" {arguments.draft_tokens} tokens at most {drafted_by}; medians of interleaved pairs.\n"
         f"JSON: {JSON_TOKENS} tokens at most, by a schema of six fields; drafts are what is looked"
         f" up and what the grammar forces, up to {FORCED_TOKENS} tokens, or the latter alone, as"
         f" with `engine.speculative.method: None`.\n\n{table}\n\n"
@@ -310,12 +309,13 @@ def _draft_words(arguments: argparse.Namespace) -> str:
     return f"by {whose}" + ("" if to == "none" else f" in {to.upper()}")
 
 
-def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any]:
+def _row(text: str, load: int, dtype: str, pairs: list[dict[str, Outcome]]) -> dict[str, Any]:
     ratios = sorted(pair["on"].tokens_per_s / pair["off"].tokens_per_s for pair in pairs)
     drafted = sum(pair["on"].drafted for pair in pairs)
     return {
         "text": text,
         "load": load,
+        "dtype": dtype,
         "off_tokens_per_s": statistics.median(pair["off"].tokens_per_s for pair in pairs),
         "on_tokens_per_s": statistics.median(pair["on"].tokens_per_s for pair in pairs),
         "ratio": statistics.median(ratios),
@@ -329,11 +329,11 @@ def _row(text: str, load: int, pairs: list[dict[str, Outcome]]) -> dict[str, Any
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| Text | at a time | off, tok/s | on, tok/s | on / off | range | pairs | accepted |",
-        "|---|---|---|---|---|---|---|---|",
+        "| Text | at a time | weights | off, tok/s | on, tok/s | on/off | range | pairs | accepted |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {row['text']} | {row['load']} | {row['off_tokens_per_s']:.1f}"
+        f"| {row['text']} | {row['load']} | {row['dtype']} | {row['off_tokens_per_s']:.1f}"
         f" | {row['on_tokens_per_s']:.1f} | {row['ratio']:.2f}"
         f" | {row['lowest']:.2f} to {row['highest']:.2f} | {len(row['runs'])}"
         f" | {row['accepted']:.0%} of {row['drafted']} |"
