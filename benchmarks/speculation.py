@@ -329,7 +329,7 @@ def _row(text: str, load: int, dtype: str, pairs: list[dict[str, Outcome]]) -> d
 
 def _table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| Text | at once | weights | off, tok/s | on, tok/s | on / off | range | pairs | accepted |",
+        "| Text | at once | dtype | off, tok/s | on, tok/s | on / off | range | pairs | accepted |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [
