@@ -10,7 +10,7 @@ LocalError
 ├── PlanError         a plan lacks something                    (plan/model_sizes.py)
 ├── ModelFileError    the model's size cannot be read here      (plan/model_files.py)
 ├── RecallError       nothing fitting is remembered             (plan/warm_start_fit.py)
-├── BadInputError    what was asked for cannot be           (this file)
+├── BadInputError     the input cannot be used                  (this file)
 ├── SweepError        a point could not be measured             (bench/sweep.py)
 └── CalibrationError  the machine's speed could not be measured (traffic/calibration.py)
 """
@@ -21,4 +21,4 @@ class LocalError(Exception):
 
 
 class BadInputError(LocalError):
-    """The command was asked for what cannot be; it exits with 2."""
+    """The command's input cannot be used; it exits with 2."""

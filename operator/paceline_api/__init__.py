@@ -1,1 +1,1 @@
-"""The custom resource as typed models: the only reading of raw dicts."""
+"""The InferenceService custom resource as typed models, which replace its raw dicts."""

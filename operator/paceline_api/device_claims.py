@@ -1,4 +1,4 @@
-"""Devices by claim, as in a pod's spec: Kubernetes' dynamic resource allocation."""
+"""Device claims, as in a pod's spec (Kubernetes' dynamic resource allocation)."""
 
 from typing import Annotated, ClassVar, Final
 

@@ -1,4 +1,4 @@
-"""The two hashes of a spec: of its hot fields, and of the cold ones that name the pod template."""
+"""The two hashes of a spec: of hot fields (no restart) and of cold ones (the pod template)."""
 
 import hashlib
 import json

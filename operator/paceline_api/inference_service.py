@@ -162,7 +162,7 @@ class Spec(Part):
     tuning: Annotated[Tuning, OnChange.HOT] = Tuning()
     """How the operator moves the live limits."""
     admission: Annotated[AdmissionSpec, OnChange.HOT] = AdmissionSpec()
-    """What is refused at the door."""
+    """Which requests are refused on arrival."""
     adapters: Annotated[
         Annotated[
             list[AdapterSpec],
@@ -224,7 +224,7 @@ class ObjectMeta(Part):
     uid: str = ""
     generation: int = 0
     resource_version: int = 0
-    """Comparable: a higher one is newer."""
+    """Versions can be compared: the higher one is newer."""
     deletion_timestamp: str | None = None
 
 

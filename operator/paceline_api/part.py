@@ -31,7 +31,7 @@ class Rule:
     field: str = ""
     """Path below the part that the error names, such as `.p99`."""
     is_required: bool = False
-    """Whether the rule asks for a field that is absent."""
+    """Whether breaking the rule means that a required field is missing."""
 
     def schema(self) -> dict[str, str]:
         """Write the rule as an entry of `x-kubernetes-validations`."""
@@ -43,7 +43,7 @@ class Rule:
 
 
 def between(field: str, lowest: str, highest: str) -> Rule:
-    """Bound a duration."""
+    """Require that a duration lies between `lowest` and `highest`."""
     value = f"duration(self.{field})"
     return Rule(
         f"{value} >= duration('{lowest}') && {value} <= duration('{highest}')",

@@ -153,7 +153,7 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _resolved(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Follow references and drop `null`: an absent field is the only way to say nothing."""
+    """Inline references and drop `null`: an unset field is left out, never null."""
     if "$ref" in schema:
         target = definitions[schema["$ref"].rsplit("/", 1)[-1]]
         rest = {key: value for key, value in schema.items() if key != "$ref"}
@@ -180,10 +180,10 @@ def _without_nulls(value: Any) -> Any:
 
 
 class _Plain(yaml.SafeDumper):
-    """Repeats what is equal, where YAML would point at it: a person reads each part by itself."""
+    """Writes repeated parts in full instead of as YAML aliases, for human readers."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Point at nothing."""
+        """Never write an alias."""
         del data
         return True
 

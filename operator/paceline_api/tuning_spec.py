@@ -67,7 +67,7 @@ def _prompt_classes(ttft: FirstTokenTarget | None) -> tuple[PromptClass, ...]:
 
 
 def _loosest_ms(ttft: FirstTokenTarget | None) -> float | None:
-    """Give the one target that refuses nobody who is in time by the declared ones."""
+    """Return the loosest TTFT target: it refuses nobody who meets the target of its own class."""
     if ttft is None:
         return None
     if ttft.by_prompt_tokens:

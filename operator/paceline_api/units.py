@@ -35,7 +35,7 @@ Price = Annotated[
         pattern=r"^([1-9][0-9]{0,8}(\.[0-9]{1,6})?|0\.[0-9]{0,5}[1-9][0-9]{0,5})$", max_length=16
     ),
 ]
-"""More than 0, in whatever currency you reckon in, as a string: `2.49`."""
+"""More than 0, in a currency of your choice, as a string: `2.49`."""
 
 Quantity = Annotated[
     int | str,

@@ -1,4 +1,4 @@
-"""Refuses a bad manifest without an API server: same schema, defaults and CEL, same sentence.
+"""Validates a manifest without an API server: same schema, defaults, CEL rules and messages.
 
 Part of local mode: `jsonschema` and `cel` are not in the operator's image.
 """
@@ -36,7 +36,7 @@ def validate(manifest: dict[str, Any]) -> InferenceService:
         *_schema_problems(manifest, schema),
         *_twins(manifest, schema, ""),
     ]
-    # A rule cannot read a field of the wrong type: as the API server, ask well-formed objects only.
+    # A rule fails on fields of the wrong type: like the API server, ask well-formed objects only.
     problems = problems or [*_broken_rules(manifest, schema, "")]
     if problems:
         name = manifest.get("metadata", {}).get("name", "")
@@ -107,7 +107,7 @@ def _schema_problems(manifest: dict[str, Any], schema: Schema) -> Iterator[str]:
 
 
 def _twins(value: Any, schema: Schema, path: str) -> Iterator[str]:
-    """Find the entries of a list that have the keys of an earlier one, or stand in a set twice."""
+    """Find duplicates: entries of a map list with the same keys, and equal items of a set."""
     if isinstance(value, dict):
         for name, inner in schema.get("properties", {}).items():
             if name in value:

@@ -1,6 +1,6 @@
 """Write the children: created where there are none, else by server-side apply as one field manager.
 
-A POST cannot take what is somebody else's: only where it meets an object is that one read.
+A POST never overwrites an object of somebody else: the existing object is read if it conflicts.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ class Applier:
     """Returns when a write may be done; raises where another leader might be doing it."""
     clock: Callable[[], float]
     _altered: dict[tuple[str, ObjectId], tuple[str, str]] = field(init=False, default_factory=dict)
-    """Of what the API server keeps otherwise than it was written: the digest of what was written,
-    and of what the object then was."""
+    """Of objects that the API server stores differently from what was written: the digests of
+    what was written and of what was stored."""
     _token_tried: dict[str, tuple[str, float]] = field(init=False, default_factory=dict)
-    """By the service's key: its uid, and when the Secret of its token was last to be created."""
+    """By the service's key: its uid, and when its token's Secret was last tried to be created."""
     _adopted: dict[str, list[str]] = field(init=False, default_factory=dict)
-    """By the service's key: the orphans that got it as their owner, until somebody tells of it."""
+    """By the service's key: orphans that it has adopted, until an event reports them."""
 
     async def apply(
         self, observation: Observation, children: Children, *, is_there: bool = False
@@ -54,7 +54,7 @@ class Applier:
         if not is_there and any(self._is_unowned(service, live) for live in lives):
             await self._check_is_there(service)
         *others, deployment = zip(children.wanted, lives, strict=True)
-        # Side by side, and what needs them last.
+        # The Deployment comes last: its pods need the others, which are written concurrently.
         await self._apply_all(service, others, found)
         await self._apply_all(service, [deployment], found)
         for which in [one for one in found if children.is_unwanted(one)]:
@@ -166,7 +166,7 @@ class Applier:
     async def _write(
         self, service: InferenceService, manifest: Manifest, live: Manifest | None
     ) -> Manifest:
-        """Apply over the version that was seen: a write that comes late meets another's and fails.
+        """Apply to the version that was seen: a late write conflicts and overwrites nothing.
 
         Where only the watch was late, the object is read and written once more.
         """
@@ -194,18 +194,18 @@ class Applier:
         return written
 
     async def _met(self, service: InferenceService, manifest: Manifest) -> Manifest:
-        """Read what the watch has not told of yet; raises ConflictError where it is gone again."""
+        """Read an object that the watch has yet to report; raises ConflictError if it is gone."""
         metadata = manifest["metadata"]
         live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
         if live is None:
             name = f"{manifest['kind']}/{metadata['name']}"
-            raise ConflictError("apply", name, 409, "it comes and goes")
+            raise ConflictError("apply", name, 409, "it was created and deleted meanwhile")
         if self._is_unowned(service, live):
             await self._check_is_there(service)
         return live
 
     async def _take_fields(self, manifest: Manifest) -> Manifest | None:
-        """Become the only manager of the content, by apply; the watch does not tell who it is."""
+        """Take over all content from other field managers, which watched objects do not show."""
         metadata = manifest["metadata"]
         live = await self.cluster.get(manifest["kind"], metadata["namespace"], metadata["name"])
         if live is None:

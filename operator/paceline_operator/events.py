@@ -15,9 +15,9 @@ from paceline_api.status import (
     Status,
 )
 
-# A condition that is True in trouble; for all others trouble is False.
+# Conditions for which True is bad; for all others False is.
 _ABNORMAL_WHEN_TRUE: Final = frozenset({"Stalled"})
-# On the way to somewhere, or asked for: no reason to warn.
+# Transitional, or asked for: no reason to warn.
 _EXPECTED: Final = frozenset({
     "Progressing", "Loading", "Downloading", "NoReadyPods", "NoRunningPod", "NoTraffic",
     "Paused", "Observe", "Fixed", "SchedulingGated",
@@ -27,7 +27,7 @@ _SENTENCES: Final = {"True": "became true", "False": "became false", "Unknown": 
 
 
 def news(service: InferenceService, status: Status) -> Iterator[Manifest]:
-    """Find what a status tells that the service's present one does not, an event for each."""
+    """Yield an event for each change from the present status of the service to a new one."""
     before = service.status
     transitions = [*_transitions(before.conditions or (), status.conditions or ())]
     causes = {(each.status, each.reason) for each in transitions if each.type != _SUMMARY}
@@ -200,7 +200,7 @@ def _event(
 def is_worth_telling(before: ConditionEntry | None, after: ConditionEntry) -> bool:
     """Tell of transitions and of trouble at the start; not that nothing is known yet."""
     if after.type == "Reconciling":
-        return False  # the other half of Ready
+        return False  # it mirrors Ready, which is told
     return is_trouble(after) if before is None else True
 
 

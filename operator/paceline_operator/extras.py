@@ -18,7 +18,7 @@ from paceline_operator.observe import Lack, ObjectId, Observation
 from paceline_operator.render.extras import ADDED_KINDS, AddedKind, extras
 
 _KINDS_TTL_S: Final = 60.0
-"""So soon is a kind noticed that was installed later."""
+"""How long the answer is cached which kinds the cluster serves."""
 _RETRY_S: Final = 60.0
 _REREAD_S: Final = 300.0
 _NOT_FOUND: Final = 404
@@ -26,7 +26,7 @@ _NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is remembered of one of them."""
+    """The cached state of one such child."""
 
     uid: str
     """Of the service: one that is made again under the same name begins anew."""
@@ -37,7 +37,7 @@ class _Known:
     """When it was last read, or refused."""
 
     def with_lack(self, wanted: Manifest | None, lack: Lack, now: float) -> "_Known":
-        """Note what stands in the way; of what is not wanted nothing does."""
+        """Remember why it could not be written; nothing is lacking if it is not wanted."""
         return _Known(self.uid, wanted, None, lack if wanted is not None else None, now)
 
 
@@ -52,7 +52,7 @@ class _Served:
 
 @dataclass(slots=True)
 class Extras:
-    """Brings each to what was rendered, and remembers what it was told."""
+    """Writes the optional children and caches their state, as no watch reports it."""
 
     cluster: KubernetesApi
     applier: Applier

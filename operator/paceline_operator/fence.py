@@ -1,4 +1,4 @@
-"""Fence: leadership as it was last granted to whoever changes limits."""
+"""Fence: leadership as it was last granted, checked before each change of limits."""
 
 import asyncio
 import math

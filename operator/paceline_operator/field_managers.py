@@ -13,7 +13,7 @@ _METADATA = "f:metadata"
 
 
 def with_content_owned(entries: list[Manifest], api_version: str) -> list[Manifest]:
-    """Move all but metadata from other managers to ours; subresources stay whose they are."""
+    """Move all but metadata from other managers to ours; subresources keep theirs."""
     kept: list[Manifest] = []
     ours: Manifest = {
         "manager": MANAGER,

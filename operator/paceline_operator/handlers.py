@@ -1,4 +1,4 @@
-"""Every kopf decorator: login and events, so that kopf writes nothing on any object.
+"""All kopf handlers: login and raw events only, so that kopf writes nothing on any object.
 
 Creating and updating handlers would add an annotation, daemons and timers a finalizer.
 """
@@ -29,7 +29,7 @@ _DELETED = "DELETED"
 
 @kopf.on.login()
 async def login(memo: Operation, **kwargs: Any) -> kopf.AiohttpSession | None:
-    """Prefer the service account; a laptop has none."""
+    """Log in with the service account, or with the kubeconfig where there is none."""
     account = kopf.login_with_service_account(**kwargs)
     if account is not None:
         return memo.watch_pace.session(replace(account, server=_server_in_cluster(account.server)))
@@ -39,7 +39,7 @@ async def login(memo: Operation, **kwargs: Any) -> kopf.AiohttpSession | None:
 
 @kopf.on.startup()
 async def start(memo: Operation, settings: kopf.OperatorSettings, **_: Any) -> None:
-    """Start our own loops once kopf's settings are ours."""
+    """Configure kopf, then start our own loops."""
     configure(settings)
     await memo.start()
 
@@ -103,7 +103,7 @@ def _key(body: kopf.Body) -> str:
 
 
 def _owner_key(body: kopf.Body) -> str:
-    """Name the service that the label names, even where that is nothing; empty without a label.
+    """Return the service key from the label, even if there is no such service; else empty.
 
     The watch probe selects by the label too, and misses what is not kept.
     """

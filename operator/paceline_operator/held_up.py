@@ -1,4 +1,4 @@
-"""Why a pod's containers do not even start: only the kubelet's events tell.
+"""Find why a pod's containers cannot even start: only the kubelet's events tell.
 
 A Secret that is missing, or a volume that cannot be mounted, leaves no trace in a pod's status.
 Watching Secrets, or all events, would be a right and a load for a rare moment; so the events of one

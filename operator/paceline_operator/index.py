@@ -1,4 +1,4 @@
-"""What the watches have told of services, their children and their pods, by service.
+"""A cache of all watched services, children and pods, indexed by service.
 
 kopf's own indexes hold every object back until all are indexed, and wake all that wait for each
 that is: of nine thousand objects that takes a whole core for a minute.
@@ -64,20 +64,20 @@ class Index:
     """The service's key of each of them, by uid."""
 
     def put_service(self, key: str, live: Manifest) -> None:
-        """Keep a service as it is now; a list that lags behind takes nothing back."""
+        """Store a service; an older version, as from a stale list, is ignored."""
         known = self._services.get(key)
         packed = _Packed.of(live)
         if known is None or known.uid != packed.uid or packed.version >= known.version:
             self._services[key] = packed
 
     def drop_service(self, key: str, uid: str) -> None:
-        """Forget a service that is gone, and not the one that has its name since."""
+        """Drop a deleted service, unless a newer one (another uid) already has its name."""
         known = self._services.get(key)
         if known is not None and known.uid == uid:
             del self._services[key]
 
     def put_owned(self, key: str, live: Manifest) -> None:
-        """Keep a child or pod of a service; labels may have made it another's."""
+        """Store a child or pod; changed labels may move it to another service."""
         uid = live["metadata"]["uid"]
         known = self._owned.get(self._service_of.get(uid, ""), {}).get(uid)
         if known is not None and _version(live) < known.version:
@@ -87,7 +87,7 @@ class Index:
         self._service_of[uid] = key
 
     def drop_owned(self, uid: str) -> str:
-        """Forget what is gone, or nobody's any more; return whose it was, if anybody's."""
+        """Drop a deleted or unlabelled object; return its service's key, empty if it had none."""
         key = self._service_of.pop(uid, "")
         if key:
             del self._owned[key][uid]

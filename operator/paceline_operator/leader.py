@@ -17,7 +17,7 @@ from paceline_operator.kubernetes_api import WRITE_TIMEOUT_S, KubernetesApi
 
 LEASE_S: Final = 15
 RENEW_DEADLINE_S: Final = 10.0
-"""With the longest write less than LEASE_S: none that began in time ends too late."""
+"""Plus the longest write, this is less than LEASE_S: a write ends before the Lease does."""
 RETRY_S: Final = 2.0
 ADDRESS: Final = "serving.paceline.dev/address"
 """Annotation: where other replicas reach the holder."""
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Rival:
-    """Who holds the Lease besides us, in the rival's own words."""
+    """Another holder of the Lease, as its Lease describes it."""
 
     identity: str = ""
     renewed: str = ""
@@ -46,7 +46,7 @@ class Leader:
     name: str
     identity: str
     clock: Callable[[], float]
-    """Monotonic seconds: whether our own renewal is fresh, and how long another's has stood."""
+    """Monotonic seconds: our last renewal and the age of a rival's are measured by it."""
     address: str = ""
     """The URL at which other replicas reach this one; empty where they cannot."""
     leading_since: float = field(init=False, default=0.0)
@@ -60,7 +60,7 @@ class Leader:
     _rival_seen_at: float = field(init=False, default=0.0)
     _rival_lasts_s: float = field(init=False, default=LEASE_S)
     _heir: str | None = field(init=False, default=None)
-    """Who is to have the Lease once `_leaves_at` has come; an empty name is whoever is first."""
+    """Who gets the Lease at `_leaves_at`; an empty name lets any replica take it."""
     _leaves_at: float = field(init=False, default=-math.inf)
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 

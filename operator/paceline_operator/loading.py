@@ -16,7 +16,7 @@ FETCHING: Final = "fetching"
 """The engine's word for the time in which it downloads."""
 _TTL_S: Final = 5.0
 _MAX_ASKED: Final = 16
-"""Of a thousand pods that start at once, some tell enough."""
+"""How many pods are asked: of a thousand that start at once, this sample is enough."""
 
 
 class LoadingClient(Protocol):

@@ -45,19 +45,19 @@ from paceline_operator.write_permits import WritePermits
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_report import ServiceReport
 
-# A worker that has not come for this long hangs.
+# Workers that have taken no key for this long hang.
 _STUCK_AFTER_S: Final = 600.0
 
-# A key that waits for so long has failed six times in succession.
+# A key that backs off for this long has failed six times in succession.
 _LASTING_CONFLICT_S: Final = 6.0
 
-# One whose status was left out, so that others got their children first.
+# When to report a status that was postponed so that other services' children came first.
 _TOLD_AFTER_S: Final = 1.0
-# Bursts of news of one service, as when its children's own controllers see to them, are one.
+# Changes of one service within this time, as its children become ready, count as one.
 _NEWS_S: Final = 0.1
-# What no watch tells of: a rollout's clock, a model that loads.
+# How often to look at what no watch reports: a rollout's deadlines, a loading model.
 _MOVING_S: Final = 5.0
-# With many services each is looked at, and its numbers are told, more seldom.
+# Bounds on periodic reconciles and status writes: with many services each comes more rarely.
 _RESYNCED_PER_S: Final = 2.0
 _TOLD_PER_S: Final = 7.0
 
@@ -184,7 +184,7 @@ class Operation:
         self.probe = probe = WatchProbe(
             cluster, settings.watch_namespaces, watched, time.monotonic, settings.watch_probe_s
         )
-        # Whoever does not hear what happens would write by what was.
+        # A replica whose watch has failed would act on stale objects, so it must not lead.
         self._begin(leader.run(lambda: not probe.missed()), "leader")
         self._begin(tuner.run(), "tuner")
         self._begin(tuning.run(), "tuning")
@@ -238,7 +238,7 @@ class Operation:
         return Shards(listener, shared, self.metrics, settings.tuner_processes, program)
 
     async def _prepare(self, cluster: KubernetesClient) -> TokenKey:
-        """Wait for the definition, by failing, and open the key of all tokens."""
+        """Fail, to be retried, until the CRD is installed; then open the key of all tokens."""
         settings = self.settings
         for namespace in settings.watch_namespaces or ("",):
             # kopf looks only once at which kinds there are: ours must be there by then.
@@ -312,7 +312,7 @@ class Operation:
     async def _run_workers(
         self, reconciler: Reconciler, leader: Leader, tuning: Tuning, probe: WatchProbe
     ) -> None:
-        """Begin once the watch has told of what is there: a child unheard of would be made anew."""
+        """Start after the watch's first list: a child not yet seen would be created again."""
         await probe.until_heard()
         async with asyncio.TaskGroup() as group:
             for number in range(self.settings.workers):
@@ -346,7 +346,7 @@ class Operation:
                 self._settle(key, outcome, tuning)
 
     def _note_conflict(self, key: str, conflict: ConflictError, delay_s: float) -> None:
-        """One is a watch that is late; one after the other is somebody who writes against us."""
+        """Log a single conflict quietly (a late watch), lasting ones loudly (a rival writer)."""
         is_lasting = delay_s >= _LASTING_CONFLICT_S
         self.metrics.reconciles.labels("error" if is_lasting else "conflict").inc()
         level = logging.WARNING if is_lasting else logging.DEBUG

@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 _PASSING_S: Final = 10.0
-"""A right that is missing, or an error, for less than this may only pass, and what leaves takes a
-moment: nobody is told."""
+"""Missing rights, API errors and children that are still being deleted often end by themselves:
+they are not reported before this time."""
 _FORBIDDEN: Final = 403
 _TOKEN_DOUBT_S: Final = 15.0
 _NOBODYS: Final[Manifest] = {"metadata": {}}

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Pruned:
-    """A status of which an older CRD has kept a part only."""
+    """A status that an outdated CRD has pruned."""
 
     sent: Manifest
     kept: Manifest
@@ -75,7 +75,7 @@ class Reporter:
         return written_at is None or self.clock() - written_at >= self.numbers_interval_s()
 
     async def tell(self, event: Manifest) -> None:
-        """Write an event, or leave it: status says what matters, and has been written."""
+        """Write an event; a failure is ignored, as the status already says what matters."""
         await self.permit()
         with contextlib.suppress(ApiError):
             await self.cluster.create(event)

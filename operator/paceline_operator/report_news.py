@@ -1,4 +1,4 @@
-"""Tell what of a tuner's report cannot wait until its numbers are told. Pure."""
+"""Decide whether a tuner's report must be written to status at once. Pure."""
 
 from collections.abc import Hashable
 from dataclasses import replace

@@ -13,9 +13,9 @@ from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
 from paceline_tuner.service_target import ServiceTarget
 
-# Of a service without a pod that can be asked.
+# The interval of a service none of whose pods can be asked.
 _IDLE_S = 300.0
-# Some twenty decisions: answers that wait longer for the loop would count as lost in the end.
+# About twenty decisions; if polls waited longer for the loop, they would time out.
 _BEHIND_S = 0.05
 # Others may keep the loop busy for long, as kopf does at a start: no round waits for all of that.
 _MOST_TURNS = 10
@@ -146,7 +146,7 @@ class Rounds:
                 timer.cancel()
 
     async def _turn(self) -> None:
-        """Return to one round at a time, and to none while the loop is behind.
+        """Let one round at a time continue, and none while the event loop is behind.
 
         A process that has too much to do is late with its polls, and does not lose them. Pods that
         hang keep no loop busy, so nobody waits for them.

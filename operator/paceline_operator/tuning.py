@@ -62,12 +62,12 @@ class Tuner(Protocol):
 
 @dataclass(slots=True)
 class _Followed:
-    """What the tuner was told of one service, and what was told of it."""
+    """What the tuner was given to tune for one service, and what it last reported."""
 
     uid: str
     target: ServiceTarget
     told: ServiceReport | None = None
-    """The last report that was told."""
+    """The last report that was passed on to be written to status."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Tuning:
     pass_on: Callable[[str, ServiceReport], bool] = lambda uid, report: False  # noqa: ARG005
     """Gives a report, with its service's uid, to the replica that leads; False where it is this."""
     tuner: Tuner = field(init=False)
-    """To be set before anything is followed: it is made with this as its listener."""
+    """Must be set before anything is followed; the tuner takes this object as its listener."""
     reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
     _followed: dict[str, _Followed] = field(init=False, default_factory=dict)
 

@@ -31,7 +31,7 @@ class WorkQueue:
     _failures: dict[str, int] = field(init=False, default_factory=dict)
     _timers: dict[str, asyncio.TimerHandle] = field(init=False, default_factory=dict)
     _held_until: dict[str, float] = field(init=False, default_factory=dict)
-    """Keys of which the API server asked to be left alone until then."""
+    """When keys may be tried again for which the API server asked for a pause."""
     _news: asyncio.Event = field(init=False, default_factory=asyncio.Event)
 
     def add(self, key: str, *, is_urgent: bool = False) -> None:
@@ -125,7 +125,7 @@ class WorkQueue:
         return 0.0 if since is None else self.clock() - since
 
     def _add_now(self, key: str) -> None:
-        """Let a key be worked on whose while is over; it may be held by now, for another while."""
+        """Queue a key whose delay is over; the API server may have asked to delay it further."""
         del self._timers[key]
         self.add(key)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 _BURST_S: Final = 0.5
-"""So much of the pace may be spent at once after a pause."""
+"""How many seconds of the pace may be spent at once after a pause."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class WritePermits:
         self._serve()
 
     def _next(self) -> "deque[asyncio.Future[None]] | None":
-        """Find whose turn it is; who has given up has none."""
+        """Return the queue to serve next; waiters that gave up are dropped."""
         for waiting in (self._changes, self._reports):
             while waiting and waiting[0].done():
                 waiting.popleft()

@@ -14,7 +14,7 @@ class WritePlan:
     refusal: str
     """Why nothing is written although nobody paused; empty where something is."""
     template_hash: str
-    """Of the pods that serve the spec."""
+    """The template hash of pods that serve the spec."""
     config_hash: str
     rolled_back: str = ""
     """Why the image that the spec names was taken back; empty where it was not."""

@@ -158,7 +158,7 @@ def class_places(sla: SLA, requests: Sequence[RequestRecord]) -> npt.NDArray[np.
 
 
 def _judged(classes: Sequence[MeasuredClass], objective: float) -> tuple[MeasuredClass, ...]:
-    """Judge each class as a service is; together they cry wolf no more often than one."""
+    """Judge each class; the chance of any false alarm is that of a single test (Bonferroni)."""
     return tuple(replace(each, verdict=_verdict_of(each, objective, classes)) for each in classes)
 
 

@@ -91,7 +91,7 @@ def _are_missed(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
 
 
 def is_proven(counts: Counts, objective: float, *, held_s: float, window_s: float) -> bool:
-    """The limits kept the SLA for a whole window: good enough to return to after a lost lease."""
+    """Whether the limits kept the SLA for a whole window, and so are safe after a lost lease."""
     attainment = counts.attainment
     return (
         held_s >= window_s

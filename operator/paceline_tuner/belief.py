@@ -7,10 +7,10 @@ from paceline_tuner.pod_state import PodState
 
 _PERSISTENT = 3  # decisions in a row that see an obstacle
 _FEASIBLE_S = 300.0
-"""Before an unattainable SLA is called attainable again, whatever is measured."""
+"""How long without an obstacle until the SLA is called attainable again in any case."""
 _FEASIBLE_AND_MET_S = 60.0
 _CHANGED_AND_MET_S = 30.0
-"""Where the load, the device or the SLA is another than the one that was unattainable."""
+"""The same after the load, the device or the SLA has changed, while the SLA is met."""
 
 
 def believe(state: PodState, obstacle: Obstacle, now: float, *, is_met: bool) -> PodState:

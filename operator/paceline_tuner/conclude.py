@@ -183,6 +183,6 @@ def _changed(
         last_change=change,
         # A change by trial and error is not predicted, so it is not judged either.
         pending=pending if view.is_trusted else None,
-        # The limits that the engine began with are left.
+        # The limits that the engine began with no longer hold.
         started=None,
     )

@@ -34,9 +34,9 @@ from paceline_tuner.window import Evidence, Window
 
 _STALE_PERIODS = 3
 _HEARD_S = 30.0
-"""From a recommendation to the pod that it asks for: a scrape, and an autoscaler's own period."""
+"""From a replica recommendation to the pod: a metrics scrape and the autoscaler period."""
 _UNHELD_READS = 2
-"""In succession: a read that follows a change at once may be a moment older than it."""
+"""Reads in succession; one right after a change may still show the limits before it."""
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
@@ -67,7 +67,7 @@ class _KnownPod:
         self.acknowledged_epoch = max(self.acknowledged_epoch, limits.epoch)
 
     def broken_word(self, telemetry: Telemetry) -> str:
-        """Say that the pod does not hold the limits that it acknowledged; empty if it does."""
+        """Return an error if the pod does not hold the limits that it acknowledged, else empty."""
         if telemetry.instance != self.instance:
             self.instance, self.acknowledged_epoch = telemetry.instance, 0
         is_held = telemetry.limits is None or telemetry.limits.epoch >= self.acknowledged_epoch
@@ -197,7 +197,7 @@ class TuningLoop:
         return known.window.evidence(spec.window_s), ""
 
     def _disguise(self, known: _KnownPod, instance: str) -> str:
-        """Say whose engine another pod answers with; empty where the engine is its own."""
+        """Return an error if the engine is known as another pod's; empty if it is the pod's own."""
         owner = self._engines.get(instance)
         if owner is not None and owner is not known and owner.instance == instance:
             return f"the pod answers with the engine of {owner.name}"

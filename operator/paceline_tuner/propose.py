@@ -9,10 +9,10 @@ from paceline_tuner.step_target import StepTarget
 from paceline_tuner.tuned_limits import TunedLimits
 
 _TILE = 16
-_FENCE = 1.25  # times what a step may take: beyond the pacer's reach, within a stall's
+_FENCE = 1.25  # of the step target: more than the pacer ever uses, less than a stall takes
 _AIMD_BATCH = 0.8
 _AIMD_BUDGET = 0.7
-_MIN_BATCH = 4  # a crawl frees no one: what is slow at so little is not made slow by the limits
+_MIN_BATCH = 4  # a pod that is slow with so few sequences is not slow because of its limits
 _AIMD_GAIN = 1.1
 _AIMD_CLEAN_S = 30.0
 _AIMD_SETTLE_S = 10.0

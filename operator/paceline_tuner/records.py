@@ -24,15 +24,15 @@ Column = npt.NDArray[np.float64]
 """One number of each record; NaN where it has none."""
 Mask = npt.NDArray[np.bool_]
 Words = tuple[tuple[str, ...], ...]
-"""The words of each field that has some, by their numbers."""
+"""The words of each text field, each at the index by which records refer to it."""
 
 _LARGE: Final = frozenset({"seq", "attention"})
 """Whole numbers that often exceed four bytes, and are exact in a float."""
 _NARROW: Final = 2**31
 _NONE: Final = -1
-"""In four bytes, where a number that is never negative is not there."""
+"""Stands for a missing value in a column of four-byte integers, which are never negative."""
 _MOST_WORDS: Final = 64
-"""Of one field: of more, those that no record has any more are dropped."""
+"""Words kept of one field; beyond it, those that no record uses any more are dropped."""
 
 
 class Layout(Generic[Record]):

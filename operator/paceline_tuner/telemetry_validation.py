@@ -135,7 +135,7 @@ class _Bounds(Generic[Record]):
         return None
 
     def _lack_only(self, records: Sequence[Any], matrix: Column, is_within: Mask) -> bool:
-        """Tell whether what is not within the bounds is not there, rather than not a number."""
+        """Tell whether all values out of bounds are missing ones (None), none of them a NaN."""
         is_lacking = np.isnan(matrix) & self._is_optional
         if not (is_within | is_lacking).all():
             return False

@@ -16,9 +16,9 @@ from paceline_tuner.window import Evidence
 _SAVE_SPACING_S = 60.0
 _LOAD_SPACING_S = 10.0
 _LOAD_WITHIN_S = 5.0
-"""Longer than this no round waits for the store: pods start without what it holds."""
+"""The longest that a round waits for the store; then pods start without its contents."""
 _SETTLED = (0.85, 1.2)
-"""Bounds of `fast` and the slowdown: outside, the level is a passing cause's, not the engine's."""
+"""Bounds of `fast` and the slowdown within which the step times are typical of the engine."""
 
 _log = logging.getLogger(__name__)
 

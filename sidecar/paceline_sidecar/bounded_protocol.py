@@ -134,7 +134,7 @@ class StreamWriter:
         self._max_unread_bytes = max_unread_bytes
 
     def open(self) -> None:
-        """Be told that the response is about to begin: HTTP/1.0 knows no chunks, and ends it."""
+        """Prepare for the response; for HTTP/1.0, which has no chunked encoding, turn that off."""
         if self._cycle.scope["http_version"] == "1.0":
             self._cycle.chunked_encoding = False
 
@@ -167,7 +167,7 @@ class StreamWriter:
 
 @dataclass(slots=True)
 class Doors:
-    """What the connections of one port share: who is there, and what is written to them."""
+    """What the connections of one port share: their limits, their counts and the outbox."""
 
     limits: ConnectionLimits
     refused: Counter[str]
@@ -221,8 +221,6 @@ class BoundedProtocol(HttpToolsProtocol):
         """A parser is told again of a head that has been read."""
         self._skips_upgrade = False
         """The request asks for another protocol, which it does not get."""
-
-    # --- the connection ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection in, or tell it that there are too many."""
@@ -289,8 +287,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self.parser.feed_data(b"\r\n".join([*framing, b"", b""]))
         self._is_replaying = False
 
-    # --- what the parser finds --------------------------------------------------------------------
-
     def on_message_begin(self) -> None:
         """Begin a head."""
         if self._is_replaying:
@@ -343,8 +339,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > self._limits.max_header_bytes:
             raise _HeadTooLong
 
-    # --- time limits ------------------------------------------------------------------------------
-
     def _watch(self, watched: tuple[int, Phase]) -> None:
         """Start the time of a phase, unless it runs already; most requests never need one."""
         if watched == self._watched:
@@ -386,8 +380,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self._arm(self._end_late_body, left_s)
         else:
             self._refuse(_TOO_SLOW)
-
-    # --- the end ----------------------------------------------------------------------------------
 
     def _refuse(self, refusal: _Refusal) -> None:
         """Answer once more and close; what was asked before is given up."""

@@ -12,7 +12,7 @@ SidecarError
 ├── EngineFault            the engine gave this request up
 └── ClientLeft             nobody is there to read the answer
 
-`openai/errors.py` maps each to its HTTP status.
+`openai/error_response.py` maps each to its HTTP status.
 """
 
 from typing import Literal

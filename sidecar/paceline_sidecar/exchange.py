@@ -45,7 +45,7 @@ class Reader(Protocol):
 
 
 class _Deaf:
-    """In a reader's place after the end."""
+    """A reader that drops everything, used once the exchange has ended."""
 
     def take(self, index: int, delta: Delta) -> None:
         """Drop it."""
@@ -229,7 +229,7 @@ class Exchange:
             self._submit(index)
 
     def _deliver(self, index: int, arrival: Arrival | SidecarError) -> None:
-        """Called by the backend, for every token: what happens once is asked for by one look."""
+        """Handle an output; called for every token, so rare work is behind a single check."""
         choice = self._choices[index]
         if not isinstance(arrival, Arrival):
             self._let_go(choice)

@@ -24,8 +24,6 @@ from paceline_wire import (
 )
 from paceline_wire.limits import Lane
 
-# --- GET /runtime/limits -------------------------------------------------------------------------
-
 
 class LimitsBody(msgspec.Struct, frozen=True):
     """The limits, and the hot configuration of the sidecar itself."""
@@ -82,9 +80,6 @@ def limits_body(
         reason=reason,
         capacity_rps=capacity_rps,
     )
-
-
-# --- GET /runtime/telemetry ----------------------------------------------------------------------
 
 
 class ModelBody(msgspec.Struct, frozen=True):
@@ -225,9 +220,6 @@ class TelemetryBody(msgspec.Struct, frozen=True):
     step_rows: list[StepRow] | UnsetType = UNSET
     """A sample in place of `steps`, where one was asked for."""
     request_rows: list[RequestRow] | UnsetType = UNSET
-
-
-# --- GET /runtime/profile ------------------------------------------------------------------------
 
 
 class ProfileRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -57,18 +57,18 @@ class Service:
         self.ledger = Ledger()
         self.clock = clock
         self.tracing: Tracing | None = None
-        """What makes spans of requests; None where nobody asks for them."""
+        """Creates the spans of requests; None where tracing is off."""
         self.config = HotConfig()
         self.leaving = False
-        """Whether SIGTERM came: not ready any more, whoever still comes is served."""
+        """Whether SIGTERM came: it is not ready any more, but still takes requests."""
         self.refusing = False
-        """Whether whoever comes now is refused."""
+        """Whether new requests are refused."""
         self.problem = ""
         """Why a ready engine cannot be used; empty when it can."""
         self.configure: Callable[[], Awaitable[None]] | None = None
         """Awaited for each new engine, before it counts as ready."""
         self.chores: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        """What runs beside the requests, until the process ends."""
+        """Background tasks that run until the process ends."""
         self.exchanges: set[Exchange] = set()
         self.idle = asyncio.Event()
         """Set while no exchange runs."""
@@ -80,8 +80,6 @@ class Service:
         self.adapters = AdapterReconciler(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
-
-    # --- what the engine says -------------------------------------------------------------------
 
     def engine_changed(self, before: EngineView, after: EngineView) -> None:
         """Prepare for a new engine; forget one that went away."""
@@ -143,8 +141,6 @@ class Service:
         self._serving = Serving(view.instance, view.model, codec, context, eos_token_ids)
         self.outage.end(is_start=True)
 
-    # --- what the outside asks ------------------------------------------------------------------
-
     @property
     def epoch(self) -> int:
         """Return the epoch of the limits that hold; 0 without an engine."""
@@ -165,7 +161,7 @@ class Service:
 
     @property
     def is_starting(self) -> bool:
-        """Whether it becomes ready without anything being mended: the engine or its model loads."""
+        """Whether it will become ready by itself: the engine or its tokenizer is still loading."""
         is_loading = self.backend.view.phase in {"absent", "loading"}
         is_tokenizer_loading = (
             self.backend.view.phase == "ready" and self._serving is None and not self.problem

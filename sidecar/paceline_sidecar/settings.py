@@ -1,4 +1,4 @@
-"""SidecarSettings of the sidecar's process, read once at start (docs/processes.md)."""
+"""SidecarSettings: the sidecar's settings, read once at start (docs/processes.md)."""
 
 from pathlib import Path
 from typing import Self
@@ -51,7 +51,7 @@ class SidecarSettings(BaseSettings):
     header_timeout_s: float = Field(default=10.0, gt=0, le=3600)
     """A request's line and headers, and a TLS handshake, may take this long to arrive."""
     body_timeout_s: float = Field(default=30.0, gt=0, le=3600)
-    """A body may, too, and a second more for each 16 KiB that have come."""
+    """A body may take this long to arrive, plus a second for each 16 KiB received."""
     keep_alive_s: int = Field(default=75, ge=1, le=3600)
     """An idle connection is closed then.
 
@@ -60,11 +60,11 @@ class SidecarSettings(BaseSettings):
     max_header_bytes: int = Field(default=32 * 1024, ge=1024, le=1024**2)
     """A larger request line with its headers is refused with 431."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
-    """Open at once on each port; one more gets 503."""
+    """Connections open at once on each port; one more gets 503."""
     max_connections_per_address: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Of those, from one address. None: behind a proxy all come from one."""
+    """Connections from one address at once; None is no limit, as behind a proxy."""
     max_unread_bytes: int = Field(default=4 * 1024 * 1024, ge=64 * 1024, le=1024**3)
-    """A client that has left more of a stream unread has left."""
+    """A client that leaves more bytes of a stream unread is disconnected."""
     max_body_bytes: int = Field(default=4 * 1024 * 1024, ge=1024, le=1024**3)
     """A larger request body is refused with 413."""
     batch_dir: Path | None = None

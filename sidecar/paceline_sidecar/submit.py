@@ -263,18 +263,18 @@ def _check_caps(job: Job, policy: AdmissionPolicy) -> None:
     """Raise `InvalidRequest` for more items or output tokens than one request may have."""
     most = policy.max_items_per_request
     if len(job.estimates) > most:
-        message = f"{job.items_param}: {len(job.estimates)} items in one request, {most} may be"
+        message = f"{job.items_param}: at most {most} items per request, got {len(job.estimates)}"
         raise InvalidRequest(message, param=job.items_param, code="too_many_items")
     wanted, allowed = job.sampling.max_tokens, policy.max_output_tokens
     if allowed is not None and wanted > allowed:
-        message = f"max_tokens: {wanted} output tokens are asked for, {allowed} may be"
+        message = f"max_tokens: must be at most {allowed}, got {wanted}"
         raise InvalidRequest(message, param="max_tokens", code="too_many_tokens")
 
 
 def _check_prompt(prompt_ids: list[int], *, room: int, serving: Serving, most: int | None) -> None:
     """Raise `InvalidRequest` for a prompt that the model cannot take, or that is not wanted."""
     if most is not None and len(prompt_ids) > most:
-        message = f"The prompt has {len(prompt_ids)} tokens, {most} may be."
+        message = f"The prompt has {len(prompt_ids)} tokens, at most {most} are allowed."
         raise InvalidRequest(message, param="prompt", code="too_many_tokens")
     if not prompt_ids:
         raise InvalidRequest("The prompt has no tokens.", param="prompt")

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class WatchedFile(Generic[T]):
-    """Reads the file again when it is another one; keeps what it read when it cannot be read.
+    """Reads a file again when it has changed; keeps the last value when it cannot be read.
 
     Of the text it keeps what `parse` makes of it and nothing else: a secret may stand there.
     """
@@ -27,7 +27,7 @@ class WatchedFile(Generic[T]):
         self._value = parse("")
 
     def read(self) -> T:
-        """What the file holds, at most a second old; that of no text while it was unreadable."""
+        """Return the parsed file, at most a second old; `parse("")` until it was first readable."""
         now = self._clock()
         if now - self._looked_at >= _LOOK_EVERY_S:
             self._looked_at = now

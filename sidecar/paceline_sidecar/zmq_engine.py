@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 _HELLO_INTERVAL_S = 0.05
 _CALL_TIMEOUT_S = 10.0
 _WRITING_S = 60.0
-"""For the trace of many steps to be written, beside the steps that go on."""
+"""Seconds for writing the trace of many steps while the engine goes on with others."""
 _LOOKS = 20
-"""Per `heartbeat_s`: how late a silence may be seen, a twentieth of it."""
+"""Checks per `heartbeat_s`: silence is noticed a twentieth of it late at most."""
 _RECONNECT_MS = 50
 _RECONNECT_MAX_MS = 500
 
@@ -66,8 +66,6 @@ class ZmqEngine:
     def listen(self, listener: Listener) -> None:
         """Tell `listener` of every change and every heartbeat."""
         self._listeners.append(listener)
-
-    # --- what the rest of the sidecar asks --------------------------------------------------------
 
     def submit(self, message: wire.Submit, deliver: Deliver) -> None:
         """Send one request; its outputs go to `deliver`."""
@@ -117,8 +115,6 @@ class ZmqEngine:
             raise Unavailable("engine_stalled", message) from error
         finally:
             self._calls.pop(call, None)
-
-    # --- the connection ---------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Connect, serve until the engine is gone, fail what was in flight, connect again."""
@@ -210,8 +206,6 @@ class ZmqEngine:
         # receiver again, because ZeroMQ's file descriptor is edge-triggered.
         sent = self._socket.send(wire.encode(message), zmq.NOBLOCK)
         cast("asyncio.Future[object]", sent).result()
-
-    # --- what the engine says ---------------------------------------------------------------------
 
     def _handle(self, message: wire.FromEngine) -> None:
         now = self._clock()

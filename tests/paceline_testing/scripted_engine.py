@@ -209,8 +209,6 @@ class ScriptedEngine:
         write_tokenizer(self.run_dir)
         self._loop()
 
-    # --- the loop: take what came, give every request one token ----------------------------------
-
     def _loop(self) -> None:
         context = zmq.Context()
         socket = context.socket(zmq.ROUTER)

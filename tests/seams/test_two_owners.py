@@ -231,8 +231,6 @@ class OwnersMachine(RuleBasedStateMachine):
         ]
         self.num_taken = 0
 
-    # --- owners ---------------------------------------------------------------------------------
-
     @rule(owner=st.integers(0, _OWNERS - 1))
     def renew(self, owner: int) -> None:
         """Take or renew the Lease, and send a grant to the process that tunes."""
@@ -299,8 +297,6 @@ class OwnersMachine(RuleBasedStateMachine):
         for pod in self.pods:
             pod.engine.expire()
 
-    # --- network and pods -----------------------------------------------------------------------
-
     @precondition(lambda self: self.network)
     @rule(which=st.integers(0, 63), is_answer_lost=st.booleans())
     def deliver(self, which: int, *, is_answer_lost: bool) -> None:
@@ -352,8 +348,6 @@ class OwnersMachine(RuleBasedStateMachine):
         """Somebody changes both specs."""
         self.version += 1
 
-    # --- what must hold -------------------------------------------------------------------------
-
     @invariant()
     def epochs_only_grow(self) -> None:
         """No engine takes limits of an older epoch, nor two of one."""
@@ -390,8 +384,6 @@ class OwnersMachine(RuleBasedStateMachine):
                 self.deliver(0, is_answer_lost=False)
         wanted = f"v{self.version}"
         assert {pod.sidecar.config.config_hash for pod in self.pods} == {wanted}
-
-    # --- how it is done -------------------------------------------------------------------------
 
     def _target(self, key: str) -> ServiceTarget:
         spec = TuningSpec(

@@ -123,9 +123,6 @@ async def test_an_engine_that_dies_meanwhile_is_given_up() -> None:
         await filling
 
 
-# --- the whole sidecar, in front of a scripted engine ---------------------------------------------
-
-
 def _want(sidecar: Sidecar, **paths: str) -> httpx.Response:
     epoch = sidecar.admin.get("/runtime/limits").json()["epoch"] + 1
     adapters = [{"name": name, "path": path} for name, path in paths.items()]

@@ -23,7 +23,7 @@ def test_requests_are_refused_from_the_share_of_the_queue_on() -> None:
     for _ in range(4):
         admission.admit([10], lane="interactive", config=FOUR)
 
-    with pytest.raises(Refused, match="4 requests wait, 4 may") as caught:
+    with pytest.raises(Refused, match="4 requests wait, at most 4 may") as caught:
         admission.admit([10], lane="interactive", config=FOUR)
     assert caught.value.reason == "queue_full"
     assert not caught.value.shed

@@ -250,9 +250,6 @@ def test_each_class_counts_first_tokens_in_time_and_late() -> None:
     assert (counts.in_time["+Inf"], counts.late["+Inf"]) == (1, 0)
 
 
-# --- changes -------------------------------------------------------------------------------------
-
-
 def patched(config: HotConfig, **sla: Any) -> Sla:
     """What holds after a change of `sla`, as it comes over the wire."""
     body = msgspec.json.encode({"sla": sla})

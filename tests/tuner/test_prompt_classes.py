@@ -213,9 +213,6 @@ def test_a_class_that_begins_to_fail_is_news() -> None:
     assert not is_news(a_report(6), a_report(5), numbers_are_due=False)
 
 
-# --- to the pod ----------------------------------------------------------------------------------
-
-
 def held(sla: SLA) -> SlaValues:
     """What a sidecar that knows classes says that it holds."""
     return msgspec.convert(msgspec.to_builtins(sla), SlaValues)
@@ -289,9 +286,6 @@ def test_steps_of_the_batch_lane_stay_within_the_tightest_target() -> None:
     lanes = TuningSpec(BY_PROMPT, batch_sla=SLA(itl_p99_ms=4000.0))
 
     assert starting_batch_target_ms(lanes) == 125.0
-
-
-# --- windows and memories ------------------------------------------------------------------------
 
 
 @settings(deadline=None, max_examples=30)

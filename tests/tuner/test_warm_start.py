@@ -76,9 +76,6 @@ def a_warm_start(
     return learned_entry(spec, evidence, settled, NOW)
 
 
-# --- what is kept --------------------------------------------------------------------------------
-
-
 def test_limits_that_kept_the_sla_under_a_trusted_model_are_remembered() -> None:
     """Together with the model, the SLA and the time."""
     entry = a_warm_start()
@@ -125,9 +122,6 @@ def test_a_pod_that_does_not_say_what_it_is_has_no_key(name: str) -> None:
     info = EngineInfo(**({"name": "m", "device": "cpu", "engine_version": "1"} | {name: ""}))  # type: ignore[arg-type]  # as a_key
 
     assert EngineKey.of(info) is None
-
-
-# --- for whom ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -189,9 +183,6 @@ def test_limits_of_the_same_sla_go_before_those_of_a_tighter_one() -> None:
     assert near is not None
     assert (exact.limits, near.limits) == (same, middle)
     assert exact.coefficients == tight  # the newest model
-
-
-# --- for how long --------------------------------------------------------------------------------
 
 
 def test_thirty_days_later_it_is_forgotten() -> None:
@@ -289,9 +280,6 @@ def test_two_books_make_one_with_the_newer_of_each() -> None:
     assert by_model["tiny"].batch_size == 10
     assert (by_model["mine"].at, by_model["mine"].avoid_until) == (NOW, NOW + AVOIDED_S)
     assert merged.merged(theirs, NOW + 60) == merged
-
-
-# --- written and read ----------------------------------------------------------------------------
 
 
 def test_a_book_survives_its_writing() -> None:

@@ -40,19 +40,19 @@ def bench() -> None:
 @click.option("--url", help="Any OpenAI endpoint: ours, vLLM's, OpenAI's.")
 @click.option("--model", help="As requests name it; the first that the server offers if absent.")
 @click.option("--api-key-env", metavar="VARIABLE", help="Environment variable with the API key.")
-@click.option("--tokenizer", help="File, folder or hub name, for a server that tells no usage.")
+@click.option("--tokenizer", help="Tokenizer (file, folder, hub name) where usage is not reported.")
 @click.option(
     "--endpoint",
     type=click.Choice(["completions", "chat"]),
     default="completions",
     show_default=True,
-    help="Which API.",
+    help="The API that is called.",
 )
 @click.option(
     "--ignore-eos/--keep-eos",
     default=True,
     show_default=True,
-    help="Whether the plan decides answers' lengths; OpenAI's own servers keep it.",
+    help="Ignore EOS for answers of the planned length; OpenAI needs --keep-eos.",
 )
 @click.option(
     "--timeout",

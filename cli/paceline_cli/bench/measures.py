@@ -77,7 +77,7 @@ class Measures:
     requests_per_s: Estimate
     """Answered requests a second."""
     output_tokens_per_s: Estimate
-    """Tokens that arrived in the stretch, whoever's request it was."""
+    """Tokens that arrived in the stretch, of whichever request, a second."""
     prompt_tokens: Estimate
     """Mean of the answered requests."""
     output_tokens: Estimate

@@ -92,7 +92,7 @@ _TRAFFIC: Final = (
     ),
     click.option(
         "--concurrency", type=click.IntRange(1),
-        help="Closed loop: so many requests at once, for capacity.",
+        help="Closed loop: keep so many requests in flight, to measure capacity.",
     ),
     click.option("--lengths", type=_PATH, help="Draw prompts' and answers' lengths from a trace."),
     click.option("--prompt-tokens", metavar="LENGTHS", help=f"{_LENGTHS_HELP} [180:0.8:16-900]"),
@@ -118,10 +118,10 @@ _TRAFFIC: Final = (
         "--requests", type=click.IntRange(1), default=400, show_default=True,
         help="Measured requests; the upper bound of a p99 needs 368.",
     ),
-    click.option("--seconds", type=_POSITIVE, help="Instead of --requests."),
+    click.option("--seconds", type=_POSITIVE, help="Length of the run, instead of --requests."),
     click.option(
         "--warmup", "warmup_s", type=click.FloatRange(0),
-        help="Seconds before that are in no figure; a tenth if absent.",
+        help="Seconds of warm-up, left out of all figures; a tenth if absent.",
     ),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic."),
 )  # fmt: skip

@@ -16,7 +16,7 @@ import click
     help="How far to look back.",
 )
 @click.option("-n", "--namespace", help="Namespace of a service in a cluster.")
-@click.option("--kubeconfig", help="Read from this cluster.")
+@click.option("--kubeconfig", help="Kubeconfig of the cluster to read from.")
 @click.option(
     "--url", help="Address of a runtime API that you forward yourself; with --token-file."
 )

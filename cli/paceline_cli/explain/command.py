@@ -9,7 +9,7 @@ import click
 @click.argument("targets", nargs=-1)
 @click.option("--last", type=click.IntRange(1), default=3, show_default=True, help="Decisions.")
 @click.option("-n", "--namespace", help="Read from a cluster: the service's namespace.")
-@click.option("--kubeconfig", help="Read from this cluster.")
+@click.option("--kubeconfig", help="Kubeconfig of the cluster to read from.")
 @click.option(
     "--export",
     "export",

@@ -57,7 +57,7 @@ _ENOUGH_REQUESTS: Final = 1000
 """Simulated before a p99 is believed; pods beyond those are like them."""
 _ALONE_REQUESTS: Final = 300
 _LOW, _HIGH = 0.05, 0.95
-_Z: Final = 1.645  # from there to there
+_Z: Final = 1.645  # standard deviations from the mean to the 5th or 95th percentile
 _MOST_TIMES: Final = 16
 """Past so many times the replicas that the rate asks for, more do not help."""
 

@@ -29,7 +29,7 @@ CV: Final = 2.5
 _BLOCK_S: Final = 10.0
 """Each of them carries the same load, so that both phases do."""
 UTILIZATION: Final = 0.7
-"""Share of the measured capacity, which the last answers of a full house understate."""
+"""Share of the measured capacity, which is too low: its last requests ran with few others."""
 _FULL_HOUSE: Final = 8
 """Requests at once."""
 _LEAST_CHUNK: Final = 64
@@ -66,7 +66,7 @@ def workload(rate_rps: float) -> OfferedLoad:
 
 
 async def measure_speed(client: httpx.AsyncClient, *, model: str, corpus: str, seed: int) -> Speed:
-    """Serve one request alone, then a full house."""
+    """Measure the speed of one request alone, then of several at once."""
     random = Random(seed)  # noqa: S311 - a load, not a secret
     alone = PlannedRequest(0.0, excerpt(corpus, PROMPTS.quantile(0.9), random), OUTPUTS.max // 2)
     (single,), _ = await _serve(client, [alone], model)

@@ -55,7 +55,7 @@ def engine(service: InferenceService) -> list[dict[str, Any]]:
 
 
 def _chosen(engine: EngineSpec) -> dict[str, str | int | None]:
-    """Name what a spec rarely asks for, only where it does: existing pods keep their template."""
+    """Name rare settings only where the spec has them, so that other pods keep their template."""
     found: dict[str, str | int | None] = {}
     if engine.tensor_parallel_size > 1:
         found |= {"PACELINE_ENGINE_TENSOR_PARALLEL_SIZE": engine.tensor_parallel_size}

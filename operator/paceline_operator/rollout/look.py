@@ -21,12 +21,12 @@ from paceline_operator.rollout.step import CanaryPod, OldPods, Seen, trial_name
 from paceline_tuner.service_report import ExperimentReport
 
 _MAY_PASS_S: Final = 60.0
-"""A registry may be away for less, or a Secret come late."""
+"""Image pulls may fail for less than this: a registry is away, or a Secret comes late."""
 _LASTING: Final = frozenset({"ImagePull", "OutOfMemory", "RolloutBlocked"})
 
 
 def look(observation: Observation, operator: Images) -> Seen:
-    """Gather what the next step depends on, but for whose turn it is."""
+    """Gather what the next step depends on, except whose turn it is."""
     service, deployment = observation.service, observation.deployment
     spec = service.spec
     recorded = recorded_images(service, deployment, operator)

@@ -17,7 +17,7 @@ from paceline_tuner.service_report import ExperimentReport
 _SLACK_S: Final = 60.0
 """Between the end of a comparison and the next look."""
 _NOBODY: Final = "waits for a pod to compare with: replicas is 0"
-_KEPT: Final = "the pods keep the images before, until other images are wanted"
+_KEPT: Final = "the pods keep the previous images until other images are wanted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +114,9 @@ def next_step(seen: Seen) -> Step:
 
 
 def _at_once(seen: Seen) -> Step | None:
-    """Let images that come with a cold change go out with it: as today, and not judged.
+    """Let images that come with a cold change roll out with it at once, without a comparison.
 
-    A difference could not be laid to the images then.
+    A difference could then not be attributed to the images.
     """
     if seen.is_asked and seen.is_cold:
         return Step(seen.wanted, None, is_at_once=True)
@@ -181,7 +181,7 @@ def _success(seen: Seen, rollout: RolloutStatus) -> tuple[RolloutVerdict, str] |
 
 
 def _longest_s(seen: Seen) -> float:
-    """Bound what operators that come and go, each with a comparison of its own, may take."""
+    """Return the longest a canary may take, restarts of the operator included, in seconds."""
     return seen.startup_s + seen.canary_s + 2 * _SLACK_S
 
 

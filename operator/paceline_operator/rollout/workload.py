@@ -47,7 +47,7 @@ def workload(observation: Observation, seen: Seen, step: Step) -> Workload:
 
 
 def render(service: InferenceService, around: Surroundings, pods: Workload) -> Children:
-    """Render the children with these images, and the canary, or that there is to be none."""
+    """Render the children with these images, and the canary, or its deletion."""
     found = _children(service, around, pods.images, pods.template_hash)
     wanted = tuple(
         _with_replicas(manifest, pods.replicas) if manifest["kind"] == "Deployment" else manifest

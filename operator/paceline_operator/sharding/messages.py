@@ -14,28 +14,28 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
 
 
 class Follow(msgspec.Struct, frozen=True, tag=True):
-    """This is to be tuned from now on."""
+    """Tune this service from now on."""
 
     uid: str
     target: ServiceTarget
 
 
 class Forget(msgspec.Struct, frozen=True, tag=True):
-    """This service is gone."""
+    """Stop tuning this service: it was deleted."""
 
     key: str
 
 
 class MarksWanted(msgspec.Struct, frozen=True, tag=True):
-    """A graph wants to be marked."""
+    """Send the annotations since a time, for Grafana."""
 
     number: int
-    """The answer has it, too."""
+    """Identifies the request; the answer repeats it."""
     since_ms: float
 
 
 class WarmStartAnswer(msgspec.Struct, frozen=True, tag=True):
-    """What became of a load or a save."""
+    """The result of loading or saving the warm start."""
 
     number: int
     text: str
@@ -54,7 +54,7 @@ ToShard = Grant | Follow | Forget | MarksWanted | WarmStartAnswer | Learned
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The process works; what it has used."""
+    """A heartbeat, with the CPU time and memory that the process has used."""
 
     cpu_s: float
     rss_bytes: int
@@ -68,7 +68,7 @@ class Concluded(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unchanged(msgspec.Struct, frozen=True, tag=True):
-    """A round whose report says at another time what the last one said."""
+    """A round whose report differs from the last one only in its time."""
 
     uid: str
     key: str
@@ -82,20 +82,20 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Marks(msgspec.Struct, frozen=True, tag=True):
-    """What was decided."""
+    """The annotations that `MarksWanted` asked for."""
 
     number: int
     marks: list[Annotation]
 
 
 class WarmStartWanted(msgspec.Struct, frozen=True, tag=True):
-    """The stored warm start is to be read."""
+    """Load the stored warm start."""
 
     number: int
 
 
 class WarmStartFound(msgspec.Struct, frozen=True, tag=True):
-    """What was found out is to be stored."""
+    """Merge this warm start into the stored one."""
 
     number: int
     text: str

@@ -45,7 +45,7 @@ _BEAT_S: Final = 1.0
 
 @dataclass(slots=True)
 class _Tidings:
-    """Listener that tells the operator's process; whole reports only where they say more."""
+    """Sends each round's result to the operator; an unchanged report only as `Unchanged`."""
 
     channel: Channel[FromShard, ToShard]
     _told: dict[str, ServiceReport] = field(init=False, default_factory=dict)
@@ -102,7 +102,7 @@ class _Shard:
                 self.loop.learn(decode(text)[0])
 
     async def beat(self) -> None:
-        """Say each second that the loop turns, for ever."""
+        """Send a heartbeat each second, for ever."""
         while True:
             used = resource.getrusage(resource.RUSAGE_SELF)
             alive = Alive(used.ru_utime + used.ru_stime, _rss_bytes())

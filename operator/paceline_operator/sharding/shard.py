@@ -34,9 +34,9 @@ from paceline_tuner.annotations import Annotation
 from paceline_tuner.service_report import ServiceReport
 
 HANG_S: Final = 20.0
-"""A process that is silent for so long is killed. Leases of limits have 35 s left at least."""
+"""A process that sends nothing for this long is killed; leases then last 35 s or more."""
 _START_S: Final = 60.0
-"""It may take so long to say its first word."""
+"""How long a new process may take to send its first message."""
 _END_S: Final = 1.0
 _TICK_S: Final = 1.0
 _PAUSE_S: Final = 1.0
@@ -55,7 +55,7 @@ class Program:
     hang_s: float = HANG_S
 
     def command(self, descriptor: int, number: int) -> Sequence[str]:
-        """Name what is run over this end of a socket."""
+        """Return the command line of the process, which gets this end of a socket."""
         module = "paceline_operator.sharding.process"
         return sys.executable, "-m", module, str(descriptor), str(number), self.log_level
 
@@ -75,11 +75,11 @@ class Shard:
     metrics: Metrics
     program: Program
     is_up: bool = field(init=False, default=False)
-    """Whether the process has spoken."""
+    """Whether the process has sent its first message."""
     pid: int | None = field(init=False, default=None)
     _targets: dict[str, Follow] = field(init=False, default_factory=dict)
     _reports: dict[str, ServiceReport] = field(init=False, default_factory=dict)
-    """The last one of each service that came whole."""
+    """The last full report of each service."""
     _until: float = field(init=False, default=-math.inf)
     _is_wanted: asyncio.Event = field(init=False, default_factory=asyncio.Event)
     _channel: Channel[ToShard, FromShard] | None = field(init=False, default=None)

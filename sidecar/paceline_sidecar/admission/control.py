@@ -85,8 +85,6 @@ class AdmissionControl:
         """Return the prompt tokens of what the engine has and has given no token of."""
         return sum(lane.sent_tokens for lane in self._lanes.values())
 
-    # --- who comes ------------------------------------------------------------------------------
-
     def admit(
         self,
         estimates: list[int],
@@ -210,8 +208,6 @@ class AdmissionControl:
                 self._end(party)
         return is_full(self.queue, arrival, config.admission) is None
 
-    # --- when to come back ----------------------------------------------------------------------
-
     def comeback_s(
         self, lane: Lane, tokens: int, config: HotConfig, *, timeout_s: float = math.inf
     ) -> float:
@@ -251,8 +247,6 @@ class AdmissionControl:
         is_first_come = config.is_first_come
         first = next(iter(self.waiting)) if is_first_come else min(self.waiting, key=turn_of)
         return first.tokens
-
-    # --- who waits ------------------------------------------------------------------------------
 
     def sweep(self, config: HotConfig, now: float, *, computed_ahead: int) -> None:
         """Refuse waiting requests that are hopeless now; `computed_ahead` tokens are prefilled."""
@@ -295,8 +289,6 @@ class AdmissionControl:
         """Iterate over who waits, in the order in which prompts are computed."""
         not_yet = (ticket for ticket in self.waiting if not ticket.is_offered)
         return chain(*self._lanes.values(), not_yet)
-
-    # --- what tickets tell (`Desk`) -------------------------------------------------------------
 
     def recount(self, ticket: Ticket, tokens: int) -> None:
         """Count a waiting item with so many tokens."""

@@ -41,7 +41,7 @@ class PrefillRate:
                 self._lookups.popleft()
 
     def forget(self) -> None:
-        """Another engine, another rate."""
+        """Drop what was measured: another engine has another rate."""
         self._steps.clear()
         self._lookups.clear()
         self._tokens, self._busy_s = 0, 0.0
@@ -85,7 +85,7 @@ class TokenPace:
             self._busy_s -= self._steps.popleft()[1]
 
     def forget(self) -> None:
-        """Another engine, another pace."""
+        """Drop what was measured: another engine has another pace."""
         self._steps.clear()
         self._busy_s = 0.0
 

@@ -142,7 +142,7 @@ def _refusal(
     whose = f"key `{policy_name}`" if policy_name else "key"
     most = limits.max_concurrent_requests
     if most is not None and meter.running >= most:
-        message = f"{meter.running} requests of this {whose} run, {most} may."
+        message = f"At most {most} requests of this {whose} may run at once: {meter.running} do."
         # They end one after the other, evenly spread.
         wait_s = _UNKNOWN_S if meter.mean_s is None else meter.mean_s / meter.running
         return Refused("key_concurrency", message, retry_after_s=min(wait_s, _LONGEST_S))

@@ -102,7 +102,7 @@ def is_full(queue: Backlog, arrival: Arrival, policy: AdmissionPolicy) -> Refuse
     """Return the refusal of an arrival that does not fit. The empty queue takes any one prompt."""
     most = most_requests(policy)
     if queue.requests + arrival.places > most:
-        message = f"The queue is full: {queue.requests} requests wait, {most} may."
+        message = f"The queue is full: {queue.requests} requests wait, at most {most} may."
         return Refused("queue_full", message, retry_after_s=0.0)
     if policy.max_queued_tokens is None or queue.requests == 0:
         return None

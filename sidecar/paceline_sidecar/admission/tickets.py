@@ -61,7 +61,7 @@ class Party:
 
 
 class Desk(Protocol):
-    """Where tickets come from, and what they tell."""
+    """What a ticket reports to: the admission control that issued it."""
 
     def recount(self, ticket: "Ticket", tokens: int) -> None:
         """Count a waiting item with so many tokens."""
@@ -88,7 +88,7 @@ class Ticket:
     tokens: int
     party: Party
     turn_at: float | None = None
-    """Where not all have their turn as they came: it passes those with a later one."""
+    """Its place in the order of turns, smaller first; None in the order of arrival."""
     is_offered: bool = False
     """It may go to the engine: it is tokenized, and no other has to go ahead of it."""
     is_running: bool = False
@@ -101,7 +101,7 @@ class Ticket:
 
     @property
     def flow(self) -> str:
-        """Return whose it is."""
+        """Return the flow that fairness counts it to."""
         return self.party.flow
 
     @property

@@ -107,8 +107,6 @@ class BatchStore:
         self._room = Room(max_bytes)
         self._clock = clock
 
-    # --- files ----------------------------------------------------------------------------------
-
     def staging(self) -> Path:
         """Return the path of a file that nobody sees yet."""
         folder = self._root / "staging"
@@ -165,8 +163,6 @@ class BatchStore:
     def data_path(self, who: Principal, file_id: str) -> Path:
         """Return where a file's content is."""
         return self._files(who) / f"{file_id}.data"
-
-    # --- batches --------------------------------------------------------------------------------
 
     def add_batch(
         self,
@@ -273,8 +269,6 @@ class BatchStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, what)
 
-    # --- lines ----------------------------------------------------------------------------------
-
     def finished_ids(self, who: Principal, record: Record) -> set[str]:
         """Return the lines that were answered, and cut off what a crash left half written."""
         found: set[str] = set()
@@ -300,8 +294,6 @@ class BatchStore:
             data.write(written)
             data.flush()
             os.fsync(data.fileno())
-
-    # --- paths ----------------------------------------------------------------------------------
 
     def _show_file(
         self,

@@ -98,8 +98,6 @@ class Ledger:
         """The newest heartbeat; None while no engine is ready."""
         self.config = HotConfig()
 
-    # --- per token: an addition, and a bisection a step ------------------------------------------
-
     def first_token(self, lane: Lane, ttft_s: float) -> None:
         """Record a request's first token."""
         self._lanes[lane].ttft_s.observe(ttft_s)
@@ -136,8 +134,6 @@ class Ledger:
         self._count_run()
         return self._vllm
 
-    # --- per request ----------------------------------------------------------------------------
-
     def ended(self, record: FinishedRequest) -> None:
         """Record the end of a request, whatever its outcome."""
         self.requests.add(record)
@@ -168,8 +164,6 @@ class Ledger:
             counts.in_time[mine.label] += record.outcome != "cancelled"
         elif record.ttft_ms is not None or record.outcome not in {"ok", "cancelled"}:
             counts.late[mine.label] += 1
-
-    # --- per heartbeat, per change --------------------------------------------------------------
 
     def heartbeat(self, message: EngineTelemetry) -> None:
         """Record the steps and the load that the engine reports."""

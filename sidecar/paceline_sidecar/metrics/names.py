@@ -33,7 +33,6 @@ def _histogram(name: str, help_: str, *labels: str) -> Metric:
     return Metric(f"paceline_{name}", "histogram", ("model_name", *labels), help_)
 
 
-# --- what clients feel ---------------------------------------------------------------------------
 TTFT = _histogram("ttft_seconds", "Arrival at the sidecar to the first token.", "lane")
 TPOT = _histogram(
     "tpot_seconds",
@@ -71,7 +70,6 @@ KEY_TOKENS = _counter("key_tokens", "Tokens of those requests, by kind.", "key",
 TRACE_SPANS = _counter("trace_spans", "Spans of traces by what became of them.", "result")
 ABORTS = _counter("aborts", "Requests aborted in the engine, by cause.", "cause")
 
-# --- what was promised ---------------------------------------------------------------------------
 SLA_TARGET = _gauge("sla_target_seconds", "Declared p99 target.", "metric")
 PROMPT_CLASS_TARGET = _gauge(
     "prompt_class_ttft_target_seconds",
@@ -84,7 +82,6 @@ BATCH_SLA_TARGET = _gauge(
 )
 SLA_OBJECTIVE = _gauge("sla_objective", "Share of requests that must meet every target.")
 
-# --- the live limits -----------------------------------------------------------------------------
 LIMIT = _gauge("limit", "Live limit as requested.", "knob")
 EFFECTIVE = _gauge("limit_effective", "Live limit in force.", "knob")
 CAPACITY = _gauge("capacity", "What was allocated at start; no limit is above it.", "knob")
@@ -93,7 +90,6 @@ EPOCH = _gauge("limits_epoch", "Number of the limits in force.")
 LEASE = _gauge("limits_lease_seconds", "Seconds until the lease of the limits ends.")
 LEASE_LOST = _gauge("limits_lease_lost", "1 after the lease ended without a renewal.")
 
-# --- load ----------------------------------------------------------------------------------------
 RUNNING = _gauge("running_requests", "Sequences that hold KV blocks.", "lane")
 WAITING = _gauge("waiting_requests", "Requests in the engine's queue.", "lane")
 WAITING_TOKENS = _gauge("waiting_tokens", "Prompt tokens that are not prefilled yet.")
@@ -141,7 +137,6 @@ LANE_OUTPUT_TOKENS = _counter("lane_output_tokens", "Tokens generated, by lane."
 DRAFT_TOKENS = _counter("draft_tokens", "Draft tokens that a step computed.")
 ACCEPTED_TOKENS = _counter("accepted_tokens", "Draft tokens that were accepted.")
 
-# --- steps ---------------------------------------------------------------------------------------
 STEP = _histogram(
     "step_seconds", "One step of the engine, by an upper bound on its tokens.", "tokens"
 )
@@ -163,7 +158,6 @@ MODEL_SAMPLES = _gauge("step_model_samples", "Steps that the model has learned f
 PROFILE = _gauge("step_profile_seconds", "How long the engine measured steps at its start.")
 PROFILE_SIZES = _gauge("step_profile_sizes", "Sizes of steps that it measured then.")
 
-# --- the processes -------------------------------------------------------------------------------
 ENGINE_UP = _gauge("engine_up", "1 while the engine is ready and sends heartbeats.")
 ENGINE_STARTS = _counter("engine_starts", "Engines that got ready since the sidecar started.")
 ENGINE_FAULTS = _counter(

@@ -42,7 +42,7 @@ _VERSION = "3.1.0"
 _REFERENCE = "#/components/schemas/"
 _CLIENT_LEFT = 499
 _KEPT = (400, 401, 404, 413)
-"""What a request for something that is kept can meet."""
+"""The error statuses of requests for files and batches."""
 _UPLOAD = {
     "type": "object",
     "properties": {
@@ -74,7 +74,7 @@ class Operation:
     form: Schema | None = None
     """The parts of a form, where that is what it takes."""
     may_be_unready: bool = False
-    """Whether a 503 is an answer like any other."""
+    """Whether a 503 is a regular answer, with the same body as a 200."""
     error: type[msgspec.Struct] = ErrorBody
     """The body of an error."""
 

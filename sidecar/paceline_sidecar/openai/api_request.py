@@ -115,9 +115,7 @@ class GenerationRequest(Structured, TextRequest):
     top_k: int | None = Field(default=None, ge=-1, le=INT32_MAX)
     """-1 and 0 keep the whole vocabulary."""
     seed: int | None = Field(default=None, ge=-_INT64_MAX - 1, le=_INT64_MAX)
-    stop: StopString | Annotated[list[StopString], Field(max_length=4, fail_fast=True)] | None = (
-        None
-    )
+    stop: StopString | StopStrings | None = None
     stop_token_ids: Annotated[list[int], Field(max_length=64, fail_fast=True)] | None = None
     ignore_eos: bool = False
     min_tokens: int = Field(default=0, ge=0, le=INT32_MAX)

@@ -84,7 +84,7 @@ def plain_response(status: int, body: ErrorBody, headers: dict[str, str] | None 
 
 
 def _retry_after(seconds: float) -> dict[str, str]:
-    """In whole seconds, which is all that HTTP knows, and as the official clients read it first."""
+    """Return `Retry-After` in whole seconds, and `retry-after-ms`, which OpenAI's clients read."""
     return {
         "retry-after": str(math.ceil(seconds)),
         "retry-after-ms": str(math.ceil(seconds * 1e3)),

@@ -116,8 +116,6 @@ class ResponsesBuilder:
         prompt_tail = generations[0].prompt_tail
         self._reader = BlockReader(parser_for(self._codec, self._rules, prompt_tail))
 
-    # --- items and events -------------------------------------------------------------------------
-
     def _events_of(self, change: BlockChange) -> bytes:
         block = change.block
         if change.kind == "opened":

@@ -46,7 +46,7 @@ Item = TypeVar("Item", FileObject, Batch)
 def batches_router(
     endpoint: Endpoint, store: BatchStore, runner: BatchRunner, *, max_file_bytes: int
 ) -> APIRouter:
-    """Serve both."""
+    """Serve `/v1/files` and `/v1/batches`."""
     router = APIRouter(prefix="/v1")
     _add_files(router, endpoint, store, max_file_bytes)
 

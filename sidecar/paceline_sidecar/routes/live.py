@@ -16,7 +16,7 @@ from paceline_sidecar.service import Service
 
 
 def live_router(service: Service, live: LivePod, token: BearerKeys | None) -> APIRouter:
-    """The page to who reaches this port, its figures to who has the token."""
+    """Serve the page to everyone on this port, and its data to holders of the token."""
     router = APIRouter(prefix="/live")
 
     @router.get("")

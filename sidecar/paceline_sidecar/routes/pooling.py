@@ -13,7 +13,7 @@ from paceline_wire import Pooling
 
 
 def pooling_router(endpoint: Endpoint, *, pooling: Pooling) -> APIRouter:
-    """Serve embeddings, pooled in this way, and scores."""
+    """Serve scores, and embeddings that are pooled as `pooling` says."""
     router = APIRouter()
     embeddings_job = partial(EmbeddingsJob, pooling=pooling)
 

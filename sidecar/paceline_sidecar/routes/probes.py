@@ -22,7 +22,7 @@ _LOOK_EVERY_S: Final = 0.02
 
 
 def probes_router(service: Service, exposition: Exposition) -> APIRouter:
-    """Serve both on either port: alive means it answers, ready that it can take a request now."""
+    """Serve probes and metrics on either port: alive is answering, ready is taking requests."""
     router = APIRouter()
 
     @router.get("/health/live")

@@ -22,7 +22,7 @@ from paceline_sidecar.text.codec import Codec
 
 
 def vllm_router(endpoint: Endpoint) -> APIRouter:
-    """Serve them on the public port."""
+    """Serve these paths on the public port."""
     router, service = APIRouter(), endpoint.service
 
     # Amazon SageMaker asks for /ping, with either method.
