@@ -12,7 +12,7 @@
     ├── DoesNotFit          the weights or the KV cache are larger than the memory
     └── StepHung            the device does not answer any more
     RequestError            one request cannot go on; every other one does
-    └── BadConstraint       what its output must be costs too much to keep to
+    └── BadConstraint       the constraint on its output is too costly to enforce
     AdapterRefused          a LoRA adapter cannot be loaded or unloaded; serving goes on
 
 The name of a class below `EngineError` is the reason that conditions and the termination log show.
@@ -88,7 +88,7 @@ class RequestError(Exception):
 
 
 class BadConstraint(RequestError):
-    """A constraint on the output costs too much to keep to: the request's own fault."""
+    """A request's output constraint is too costly to enforce: the request's own fault."""
 
 
 class AdapterRefused(Exception):

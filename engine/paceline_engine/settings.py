@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     drain_s: float = Field(default=120.0, ge=0)
     """After SIGTERM the requests in flight get this long to finish."""
     step_timeout_s: float = Field(default=8.0, ge=0)
-    """No step has hung before; 0 waits for ever.
+    """Seconds before which no step counts as hung; 0 waits forever.
 
     A step that should take long may take ten times its prediction; where a core is taken from it,
     longer still. On a CPU nothing of the process may sleep for so long in a step.
@@ -167,7 +167,7 @@ class Settings(BaseSettings):
     """One line of JSON goes here when the engine exits for a reason that a person can act on."""
 
     @model_validator(mode="after")
-    def _ranks_share_layers_only(self) -> "Settings":
+    def _ranks_exclude_loras_and_swap(self) -> "Settings":
         for name in ("max_loras", "swap_bytes"):
             if self.tensor_parallel_size > 1 and getattr(self, name):
                 raise ValueError(
@@ -177,7 +177,7 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _sdpa_reads_no_fp8(self) -> "Settings":
+    def _sdpa_excludes_fp8_kv(self) -> "Settings":
         if self.prefill_attention == "sdpa" and self.kv_cache_dtype == "fp8":
             raise ValueError(
                 "prefill_attention must be auto or triton where kv_cache_dtype is fp8, "
@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _blocks_meet_32_or_16_bits(self) -> "Settings":
+    def _as_stored_excludes_float16(self) -> "Settings":
         for name in ("quantization", "draft_quantization"):
             if getattr(self, name) == "as_stored" and self.dtype == "float16":
                 raise ValueError(
@@ -206,7 +206,7 @@ class Settings(BaseSettings):
         return self.scheduling == "continuous" and self.speculative == "none"
 
     @model_validator(mode="after")
-    def _only_what_can_overlap_does(self) -> "Settings":
+    def _overlap_needs_continuous_scheduling(self) -> "Settings":
         if self.overlap == "on" and not self.can_overlap:
             raise ValueError(
                 "overlap must be off or auto unless scheduling is continuous and speculative is "
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _a_draft_has_a_model(self) -> "Settings":
+    def _draft_settings_agree(self) -> "Settings":
         is_draft = self.speculative == "draft"
         if is_draft and self.draft_model_uri is None:
             raise ValueError("draft_model_uri must be set where speculative is draft, got none")
@@ -245,7 +245,7 @@ class Settings(BaseSettings):
 def read_settings(*, scheduling: Scheduling | None = None) -> Settings:
     """Read the environment, or raise `BadSettings` that names each wrong variable and its rule.
 
-    What the command line says goes before what the environment does.
+    The command line takes precedence over the environment.
     """
     try:
         return Settings() if scheduling is None else Settings(scheduling=scheduling)

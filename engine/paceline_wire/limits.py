@@ -40,7 +40,7 @@ class Limits:
     step_target_ms: float | None = None
     """Wanted step time; the pacer picks the largest token total predicted to keep it.
 
-    Rules only where the slack of `pace_tpot_ms` does not.
+    Applies only where the slack of `pace_tpot_ms` does not.
     """
     interactive_share: float = 0.8
     """Share of the prefill budget that the interactive lane gets while both lanes wait."""

@@ -9,7 +9,7 @@ class ProfileSteps(msgspec.Struct, frozen=True, tag=True):
     call: int
     steps: int
     within_s: float
-    """It ends then, with the steps that ran; an engine without requests runs none."""
+    """Seconds until it ends with the steps that ran; an engine without requests runs none."""
 
 
 class StepTrace(msgspec.Struct, frozen=True, tag=True):
@@ -22,4 +22,4 @@ class StepTrace(msgspec.Struct, frozen=True, tag=True):
     """The trace for Chrome's and Perfetto's viewers: JSON, in gzip."""
     error: str | None = None
     is_busy: bool = False
-    """The error is that another one is being taken."""
+    """Whether the error is that another profile is being recorded."""

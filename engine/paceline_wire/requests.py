@@ -37,11 +37,11 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     logit_bias: dict[int, float] = {}
     """Token to what is added to its score."""
     logprobs: int | None = None
-    """Tell the log-probability of each output token, and those of this many best tokens."""
+    """Return the log-probability of each output token, and of this many likeliest tokens."""
     prompt_logprobs: int | None = None
     """The same for each prompt token but the first."""
     pooling: Pooling | None = None
-    """Answer with what the model makes of the prompt, beside the token that follows it."""
+    """Return an embedding of the prompt, pooled this way, beside the next token."""
 
 
 class Grammar(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Submit(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     deadline_at: float | None = None
     """Past it the request is refused while waiting and aborted while running."""
     turn_at: float | None = None
-    """While it waits it passes those of its lane with a later turn; None passes nobody."""
+    """It is queued before waiting requests of its lane with a later turn; None: behind all."""
     cache_salt: str = ""
     """Prefix blocks are shared only within one salt."""
     caller: str = ""

@@ -36,10 +36,10 @@ class StepRecord(MeasuredStep, frozen=True, array_like=True):
     kv_used: int
     """Blocks held by running requests."""
     preemptions: int
-    """In this step."""
+    """Requests preempted in this step."""
     epoch: int
     token_budget: int
-    """The cap that held."""
+    """The token budget that applied to this step."""
     paced_tokens: int
     """The token total that the pacer allowed; equals `token_budget` when the pacer is off."""
     predicted_ms: float
@@ -79,7 +79,7 @@ class StepModelInfo(msgspec.Struct, frozen=True):
 
 
 class EngineLoad(msgspec.Struct, frozen=True):
-    """The engine now."""
+    """The load of the engine at the time of the message."""
 
     running: int
     waiting: int
@@ -93,7 +93,7 @@ class EngineLoad(msgspec.Struct, frozen=True):
     prefix_hits: int
     """Prompt tokens found since start."""
     preemptions: int
-    """Since start."""
+    """Preemptions since start."""
     prompt_tokens: int
     """Prefilled since start."""
     output_tokens: int

@@ -1,4 +1,4 @@
-"""What a launcher demands of its tensors: with a wrong one a kernel reads wild memory."""
+"""Checks of a launcher's tensors: with a wrong one a kernel would read out of bounds."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,10 +8,10 @@ from torch import Tensor
 from paceline_kernels.fp8 import CODES, EXPONENTS
 
 MIN_CAPABILITY = (8, 0)
-"""Compute capability that the kernels need: the first with bfloat16 and copies behind the maths."""
+"""Compute capability that the kernels need: the first with bfloat16 and asynchronous copies."""
 MAX_HEAD_SIZE = 256
 MAX_VOCAB = 1 << 19
-"""Tokens that the sampler chooses among: what is kept of a row is one tile of its groups."""
+"""The largest vocabulary of the sampler: all groups of a row must fit into one tile."""
 MAX_GROUP = 16
 """Query heads that share a KV head: the rows of a tile of decode."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -29,7 +29,7 @@ def expect(
 ) -> None:
     """Raise ValueError unless the tensor is contiguous, of this shape and dtype, beside `like`.
 
-    A word in `shape` names a size that may be any.
+    A string in `shape` names a dimension that may have any size.
     """
     sizes = tensor.shape
     fits = len(shape) == len(sizes)

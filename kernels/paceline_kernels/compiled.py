@@ -29,7 +29,7 @@ class Compilations:
 
     @property
     def num_kernels(self) -> int:
-        """Count the kernels that they are of."""
+        """Count the kernels that have variants."""
         return len(self._variants)
 
     @contextmanager
@@ -43,7 +43,7 @@ class Compilations:
 
 
 def tell_of_variants(told: Told) -> Callable[[], None]:
-    """Call `told` after each variant that this process compiles; what is returned ends that.
+    """Call `told` after each variant that this process compiles; call the result to stop.
 
     Where Triton is not installed, nothing is compiled.
     """

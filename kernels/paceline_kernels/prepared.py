@@ -15,9 +15,9 @@ from paceline_kernels.dependent import dependent
 from paceline_kernels.tuned import blocks_of
 
 MOST_CALLS = 2048
-"""Kept for each kernel. Numbers of tokens differ from step to step, so some bound is needed."""
+"""Calls cached for each kernel: token counts differ between steps, so the cache is bounded."""
 _ALIGNED = 16
-"""Bytes: Triton compiles another variant where a pointer is no multiple."""
+"""Bytes: Triton compiles another variant for a pointer that is not a multiple of this."""
 
 Key = tuple[Hashable, ...]
 

@@ -76,7 +76,7 @@ def _read(folder: Path, key: str) -> dict[str, bytes]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        _tell(f"a kept variant is compiled anew: {error}")
+        _warn_once(f"a kept variant is compiled anew: {error}")
         return {}
 
 
@@ -87,7 +87,7 @@ def _keep(folder: Path, key: str, files: dict[str, bytes]) -> None:
             if len(names := kept_files.names(opened, SUFFIX)) > _KEPT:
                 kept_files.keep_newest(opened, names, _KEPT * 3 // 4)
     except OSError as error:
-        _tell(f"compiled variants are not kept: {error}")
+        _warn_once(f"compiled variants are not kept: {error}")
 
 
 def _note_use(handle: int) -> None:
@@ -116,6 +116,6 @@ def _unpacked(kept: bytes) -> dict[str, bytes]:
 
 
 @functools.cache
-def _tell(sentence: str) -> None:
-    """Say it once: each variant would say the same."""
+def _warn_once(sentence: str) -> None:
+    """Warn once: each variant would give the same warning."""
     _log.warning("%s", sentence)

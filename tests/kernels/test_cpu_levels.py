@@ -9,7 +9,7 @@ import pytest
 
 from paceline_kernels.cpu.compile import NATIVE
 from paceline_kernels.cpu.cpu_features import Cpu, described, this_cpu
-from paceline_kernels.cpu.levels import LEVELS, Level, told
+from paceline_kernels.cpu.levels import LEVELS, Level, decisive_features
 
 CPUS = Path(__file__).parent / "cpus"
 SAVED = 0b111 | 0b111 << 5  # x87, SSE and AVX; AVX-512's three
@@ -103,7 +103,7 @@ def test_without_cpuinfo_nothing_is_known() -> None:
 
 def test_the_features_that_matter_are_told_strongest_first() -> None:
     """For a person, who does not want all of them."""
-    assert told(cpu_called("alder-lake").features) == ("avx_vnni", "avx2", "fma")
+    assert decisive_features(cpu_called("alder-lake").features) == ("avx_vnni", "avx2", "fma")
 
 
 MACROS = {

@@ -25,7 +25,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Each test has a folder that outlives its pods, and hears each sentence anew."""
     folder = tmp_path / "claim" / "triton"
     monkeypatch.setenv("PACELINE_VARIANT_CACHE_DIR", str(folder))
-    variant_cache._tell.cache_clear()
+    variant_cache._warn_once.cache_clear()
     return folder
 
 

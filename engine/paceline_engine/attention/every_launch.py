@@ -1,6 +1,6 @@
-"""Attention's kernel for prompts, launched for every shape: each variant is compiled at its first.
+"""Launches prefill attention in every shape at start, so that each variant is compiled by then.
 
-How prompts find their programs follows from how many there are, by powers of two, so powers of two
+The kernel's variant depends on the number of prompts, by powers of two, so powers of two
 reach every variant. Decodes have one variant, which any step of them reaches.
 """
 

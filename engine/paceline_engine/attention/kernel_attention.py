@@ -42,7 +42,7 @@ class KernelAttention:
         self.prefill = prefill or PrefillChoice()
 
     def plan(self, step: StepTensors) -> "KernelStep":
-        """Part decodes from prompts."""
+        """Separate the step's decodes from its prompts."""
         decodes, bounds = step.num_decodes, step.bounds[step.num_decodes :]
         prompts = Prompts(
             tuple(PromptChunk(*chunk) for chunk in step.chunks),
@@ -78,13 +78,13 @@ class KernelStep:
     positions: Tensor  # [T] int64
     slots: Tensor  # [T] int64
     decodes: Contexts
-    """What the first tokens attend to, each the only one of its sequence."""
+    """The contexts of the decodes: the step's first tokens, one per sequence."""
     prompts: Prompts
     prefill: PrefillAttention
     first_prompt: int
-    """The token at which the bounds of prompts are 0."""
+    """Index of the step's token from which the bounds of `prompts` count."""
     plans: dict[int | None, DecodePlan | None] = field(default_factory=dict)
-    """Of the decodes, by window; made where a layer first asks."""
+    """The plan of the decodes by window, made when a layer first needs it."""
 
     def attend(
         self, layer: int, qkv: Tensor, q_norm: Tensor | None, k_norm: Tensor | None
@@ -110,8 +110,8 @@ class KernelStep:
         )
         out = torch.empty_like(q)
         rules = ScoreRules(config.score_scale, window, config.attention_softcap)
-        # Decodes first: a graph launches for more than there may be, and what is none gives zeros,
-        # where prompts then write.
+        # Decodes first: a graph launches for the most decodes there can be. Surplus rows get zeros,
+        # which the prompts then overwrite.
         if split := len(self.decodes.context_lens):
             paged_decode_attention(
                 q[:split],
@@ -134,7 +134,7 @@ class KernelStep:
         return out.flatten(1)
 
     def _plan(self, window: int | None, q: Tensor, keys: Tensor) -> DecodePlan | None:
-        """Share out the decodes' contexts once for all layers with this window."""
+        """Plan the decodes' work once for all layers with this window."""
         if window not in self.plans:
             lens = self.decodes.context_lens
             self.plans[window] = plan_decode_attention(q, keys, lens, window)

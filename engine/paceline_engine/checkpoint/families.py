@@ -40,8 +40,8 @@ _ACTIVATIONS: dict[object, Activation] = {"silu": "silu", "gelu_pytorch_tanh": "
 _GEMMA3_WINDOW_THETA = 10_000.0
 _GEMMA3_PATTERN = 6
 _GEMMA2_PATTERN = 2
-_MOST = {"num_hidden_layers": 4096, "num_attention_heads": 65_536}
-"""What is more is no model, and lists of it would take the memory; others may have 31 bits."""
+_MAX_VALUES = {"num_hidden_layers": 4096, "num_attention_heads": 65_536}
+"""Larger values are no real model, and lists so long exhaust memory; other fields: 31 bits."""
 _MAX_QUOTED = 100
 
 
@@ -194,7 +194,7 @@ def _count(config: Config, field: str, default: int | None = None) -> int:
         raise CorruptModel(
             f"The model's config.json: {field} must be a positive integer, got {_short(value)}."
         )
-    if value > (most := _MOST.get(field, 2**31 - 1)):
+    if value > (most := _MAX_VALUES.get(field, 2**31 - 1)):
         raise CorruptModel(
             f"The model's config.json: {field} is at most {most:,}, got {_short(value)}."
         )

@@ -1,4 +1,4 @@
-"""Opens a path in the format that it holds: the one place that knows them all."""
+"""Opens a checkpoint in whichever format it has: the one module that knows all formats."""
 
 from pathlib import Path
 

@@ -73,7 +73,7 @@ def open_gguf(path: Path) -> Checkpoint:
         )
     except EngineError:
         raise
-    except Exception as error:  # whatever a library makes of the metadata, the file is the reason
+    except Exception as error:  # whatever a library raises, corrupt metadata is the cause
         raise CorruptModel(f"{path}: its metadata describe no model: {error!r}.") from error
 
 

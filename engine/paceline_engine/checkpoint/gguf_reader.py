@@ -1,6 +1,6 @@
-"""Reads a GGUF file that may be anything: what it says of itself is checked before it is believed.
+"""Reads an untrusted GGUF file: its counts and sizes are checked before they are used.
 
-gguf's own reader takes counts at their word. Behind the file's end it finds values that have no
+gguf's own reader trusts every count. Past the end of the file it finds values that have no
 bytes, as many as a count asks for: an array of 2^62 of them takes all memory there is.
 """
 
@@ -85,7 +85,7 @@ class GuardedReader(GGUFReader):  # type: ignore[misc]  # gguf carries no annota
         return end - start, head + texts, [*range(len(head), len(head) + count)], types
 
     def _texts(self, at: int, count: int) -> tuple[list[Any], int]:
-        """Slice so many texts, each behind its length; also say where the last one ends."""
+        """Slice `count` length-prefixed strings; also return where the last one ends."""
         length = np.dtype(np.uint64).newbyteorder(self.byte_order)
         order: Literal["little", "big"] = "big" if length.str[0] == ">" else "little"
         mapped, texts = self._data.data, []  # whose slices cost a fifth of numpy's

@@ -24,7 +24,7 @@ class Hub:
     endpoint: str | None = None
     """Address of a mirror; None takes `HF_ENDPOINT`, or the public hub."""
     progress: Callable[[float], None] | None = field(default=None, repr=False)
-    """Called with the share of the bytes that are there; never with less than before."""
+    """Called with the share of the bytes that are downloaded, which never decreases."""
 
     def download(self, repository: str, revision: str | None) -> tuple[Path, str]:
         """Fetch a repository, or find it in the cache; return its folder and its commit."""
@@ -73,10 +73,10 @@ class Hub:
         return Path(folder), Path(folder).name
 
     def _sizes(self, repository: str, revision: str | None) -> tuple[int, int]:
-        """Return how many bytes there are to have, and how many are there; 0 where nobody says.
+        """Return the bytes of the repository, and those already cached; 0 where that is unknown.
 
         The hub's client counts a file only once it has begun it: by that count, each file that
-        begins would take back a part of what was told. Why there is no list, the download tells.
+        begins would lower the reported progress. If listing fails, the download reports the reason.
         """
         import httpx  # noqa: PLC0415 - as in `download`
         from huggingface_hub import (  # noqa: PLC0415 - as in `download`
@@ -106,15 +106,15 @@ class Hub:
 
 @dataclass(slots=True)
 class _Meter:
-    """Tells each new per cent of the bytes."""
+    """Reports each new percent of the downloaded bytes."""
 
     tell: Callable[[float], None]
     total: int
-    """Of all files; 0 where nobody knows, and then nothing is told."""
+    """Bytes of all files; 0 where that is unknown, and then nothing is reported."""
     done: float
     _told: int = field(init=False, default=-1)
     _counting: Lock = field(init=False, default_factory=Lock)
-    """Files come in threads of their own."""
+    """Guards the counts: files are downloaded in several threads."""
 
     def count(self, num_bytes: float) -> None:
         """Count bytes that have come."""

@@ -22,7 +22,7 @@ def open_folder(folder: Path) -> Checkpoint:
         return _open(folder)
     except EngineError:
         raise
-    except Exception as error:  # whatever stands in the files, they are the reason
+    except Exception as error:  # whatever a library raises, the files are the cause
         raise CorruptModel(f"{folder}: its JSON files describe no model: {error!r}.") from error
 
 

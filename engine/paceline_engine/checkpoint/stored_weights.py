@@ -1,4 +1,4 @@
-"""What a GGUF file's weights take where they stay in the kinds that the file has them in.
+"""The memory that a GGUF file's weights take when they keep the file's quantised types.
 
 Free of torch: `paceline plan` asks, too.
 """
@@ -18,15 +18,15 @@ KEPT: Final[dict[str, tuple[int, int]]] = {
     "Q5_K": (256, 180),
     "Q6_K": (256, 210),
 }
-"""Kinds that are multiplied as they are: inputs of a block, and its bytes in memory.
+"""Types that are multiplied without dequantising: inputs of a block, and its bytes in memory.
 
 They are the file's, but for the scales of Q4_K and Q5_K: six bits there, a byte here.
 """
 ROPE_DIVISORS: Final = "rope_freqs.weight"
-"""A tensor of the file that is no weight."""
+"""Name of a tensor in the file that is not a weight."""
 PLAIN: Final = ("F32", "F16", "BF16")
 _PANEL: Final = 32
-"""Outputs that lie together; the last ones are filled up."""
+"""Outputs of a panel; the last panel is padded."""
 
 
 class UnsupportedKind(ValueError):  # noqa: N818 - the name is the sentence

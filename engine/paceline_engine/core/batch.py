@@ -28,7 +28,7 @@ class ScheduledChunk:
     draft: tuple[int, ...] = ()
     """Draft tokens after the last known one: they are computed too, and count in `count`."""
     is_padding: bool = False
-    """Computed to fill the batch up, from tokens that are known already; nothing comes of it."""
+    """Whether it is padding: known tokens computed again to fill the batch; never sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class StepOutput:
     embeddings: Mapping[str, bytes] = field(default_factory=dict)
     """Embeddings of the prompts that are complete, by request id, for those that ask."""
     late: Mapping[str, Callable[[], bool]] = field(default_factory=dict)
-    """Requests whose chunks were to sample and got None, for their mask was not ready; each with
-    what tells when it is. They keep row and blocks."""
+    """Requests whose chunks got no token because their grammar mask was not ready; each with a
+    function that tells whether it is ready. They keep their row and blocks."""
 
 
 class Flight(Protocol):
-    """A step on its way."""
+    """A step in flight."""
 
     def result(self) -> StepOutput:
         """Wait for the step. Called once, or never where its result is not wanted.

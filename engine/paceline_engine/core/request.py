@@ -33,7 +33,7 @@ class Request:
     arrived_at: float = 0.0
     deadline_at: float | None = None
     turn_at: float | None = None
-    """While it waits it passes those of its lane with a later turn; None passes nobody."""
+    """It is queued before waiting requests of its lane with a later turn; None: behind all."""
     cache_salt: str = ""
     adapter_slot: int | None = None
     """Where the weights of its LoRA adapter lie, if it has one."""
@@ -50,19 +50,19 @@ class Request:
     row: int | None = None
     """The row held while running, in [0, capacity.max_batch_size)."""
     generation: int = field(default_factory=_generations.__next__)
-    """New with every row and never repeated, so a runner sees when a row changes hands."""
+    """A new number each time it gets a row, so a runner sees that a row has a new owner."""
     block_ids: list[int] = field(default_factory=list)
     """KV blocks in order; token i lies in `block_ids[i // block_size]`, offset `i % block_size`."""
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of the full blocks of `token_ids`, for prefix sharing; extended when needed."""
     num_preemptions: int = 0
-    """How often it lost its blocks to others."""
+    """How often it was preempted."""
     swap_slots: list[int] = field(default_factory=list)
     """Slots of host memory that hold its first blocks while it waits, in order."""
     num_swapped: int = 0
     """Tokens whose keys and values lie there."""
     is_aged: bool = False
-    """The other lane had to wait until it was admitted: it does not give way any more."""
+    """The other lane had to wait for its admission: it is not displaced any more."""
     num_newest: int = 1
     """Tokens that the last step gave it: more than one where draft tokens were accepted."""
     scheduled_at: float | None = None
@@ -72,7 +72,7 @@ class Request:
     constraint: Constraint | None = None
     """The form that the output must have, if one was asked for."""
     is_plain: bool = field(init=False)
-    """Its tokens are chosen by temperature, top-k, top-p and min-p, and nothing is told of them."""
+    """It samples by temperature, top-k, top-p and min-p alone: no penalty, mask or logprobs."""
     guide: Guide | None = field(init=False)
     """The constraint, where it can be followed along a draft and nothing else is asked for."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Request:
             self.cache_salt = f"{self.id} {self.cache_salt}"
 
     def enter(self, row: int) -> None:
-        """Hold a row."""
+        """Take a row with a new generation, and become `RUNNING`."""
         self.state = State.RUNNING
         self.row, self.generation = row, next(_generations)
 

@@ -29,7 +29,7 @@ AT_ITS_ROW = -1
 
 @dataclass(frozen=True, slots=True)
 class RowWrites:
-    """What rows have got since the step before: W runs of numbers, each within one row.
+    """Updates of the row tables since the step before: W runs of numbers, each within one row.
 
     The numbers are blocks and, in the columns behind those, once for each owner, what its tokens
     are drawn by.
@@ -80,12 +80,12 @@ class StepInputs:
     is_plain: bool = False
     """Every request that samples is plain: no masks, penalties or logprobs."""
     rows_suffice: bool = False
-    """Sampling takes nothing but what lies at the rows: no request need be asked."""
+    """Sampling needs only the values in the row tables: no request has to be read."""
     ahead: tuple[int, ...] = ()  # [R]: a draft's tokens before each, all 0 where empty
     reads_prompts: bool = False
     """Prompt logprobs or embeddings are asked for."""
     keeps_every_state: bool = False
-    """The final state of every token is kept: prompts are read."""
+    """The final state of every token is kept, for prompt logprobs or embeddings."""
     adapter_slots: Int64s | None = None  # [T]
     """The slot of each token's adapter, -1 for none; None where no adapter takes part."""
 
@@ -168,7 +168,7 @@ class SamplingTensors(NamedTuple):
 
 
 class RowTables(Protocol):
-    """What lies beside the model for each row: blocks, sampling parameters, newest token."""
+    """Per-row state beside the model: the blocks, sampling parameters and newest token of each."""
 
     def lay_out(self, inputs: StepInputs) -> StepTensors:
         """Write what changed in the rows, then make the step's tensors from them."""
@@ -179,11 +179,11 @@ class RowTables(Protocol):
         ...
 
     def parameters(self, inputs: StepInputs) -> SamplingTensors | None:  # [R]
-        """Return what the step laid out last draws its tokens by; None where rows hold none."""
+        """Return the sampling parameters of the step laid out last; None where rows hold none."""
         ...
 
     def keep(self, inputs: StepInputs, tokens: Tensor) -> None:  # [R]
-        """Leave what was sampled at its rows, where the next step finds it."""
+        """Store the sampled tokens in their rows, where the next step reads them."""
         ...
 
 

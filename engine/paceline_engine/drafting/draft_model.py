@@ -23,13 +23,13 @@ from paceline_wire.limits import Capacity
 from paceline_wire.step_cost import chunk_attention
 
 _WARM_UP_PASSES = 3
-"""First passes pay for allocations and caches that no later pass pays for."""
+"""Passes that are not measured: the first ones pay for allocations and caches."""
 _ROUNDS = 7
 _ROUND_TOKENS = 32
 _ROUND_DRAFT_TOKENS = 4
 """Rounds and their sizes: enough passes for a first fit of what one costs."""
 _PATIENCE = 0.9998
-"""The part of its price that a draft keeps with each step that it is too dear for: in time it is
+"""Factor on a draft's price for each step that it is too costly for: eventually it is
 tried again."""
 
 

@@ -6,7 +6,7 @@ request alone, whatever happened to it since it was last looked at:
     finished or aborted   it is forgotten with the request
     preempted, swapped    it starts again: the request has freed its blocks
     prefix hit            it finds the blocks again that it has filled under the same hash itself;
-                          what the first model filled is not its own
+                          blocks that the first model alone has filled do not count
     draft refused         tokens up to the first wrong one count as computed
 """
 

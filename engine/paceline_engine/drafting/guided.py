@@ -1,4 +1,4 @@
-"""Drafts of structured output: what its grammar forces, and of what is proposed what it allows.
+"""Drafts for structured output: forced tokens, and those proposed tokens that the grammar allows.
 
 Where a grammar leaves one token, that one is the draft, and it is never wrong: nobody has to guess
 it. Else the draft is the proposer's, up to the first token that the grammar refuses. Grammars are
@@ -47,7 +47,7 @@ class GuidedProposer:
         self._begin_thread = begin_thread
         self.patience_s = patience_s
         self._walks: dict[str, Walk] = {}
-        """Those of the step that is planned, none of them empty."""
+        """The walks of the planned step by request id; none is empty."""
         self._pool: ThreadPoolExecutor | None = None
 
     @property
@@ -70,7 +70,7 @@ class GuidedProposer:
         self._walks = self._walked(wanted) if wanted else {}
 
     def walk_of(self, request: Request) -> Walk | None:
-        """Return what may follow the request's output, as far as that is known without time."""
+        """Return the request's walk, if it was finished in time."""
         return self._walks.get(request.id)
 
     def reach(self, request: Request, most: int) -> int:
@@ -78,7 +78,7 @@ class GuidedProposer:
         walk = self._walks.get(request.id)
         if walk is not None:
             return min(len(walk.token_ids), most)
-        # Of a guided request, what can be looked up was looked up before its walk.
+        # A guided request's proposal was already looked up before its walk.
         if self.inner is None or (request.guide is not None and not self.inner.takes_time):
             return 0
         return self.inner.reach(request, most)
@@ -134,7 +134,7 @@ class GuidedProposer:
         return [ask for ask in asks if ask.request.id not in self._walks]
 
     def _looked_up(self, request: Request, most: int) -> Draft:
-        """Return what is proposed in no time."""
+        """Return the inner proposer's draft, if proposing takes no time."""
         if self.inner is None or self.inner.takes_time or most < 1:
             return ()
         count = self.inner.reach(request, most)
@@ -143,7 +143,7 @@ class GuidedProposer:
         return self.inner.propose([Ask(request, 0, count, 1.0)]).drafts.get(request.id, ())
 
     def _walked(self, wanted: Sequence[_Wanted]) -> dict[str, Walk]:
-        """Return the walks that are done in time and lead anywhere."""
+        """Return the walks that are done in time and are not empty."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(
                 _THREADS, "paceline-walk", initializer=self._begin_thread

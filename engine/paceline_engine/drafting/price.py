@@ -1,4 +1,4 @@
-"""What draft tokens cost beside a step's decodes, what they are worth, and what they may lose.
+"""What draft tokens cost beside a step's decodes, what they gain, and the loss they may cause.
 
 With `d` decodes a step makes `d` tokens in `t(d)`. A draft of request `i`, whose tokens are each
 accepted with chance `a_i`, adds the tokens that are expected to be accepted; it costs the time to
@@ -23,11 +23,11 @@ from paceline_engine.pacing.pacer import Pacer
 from paceline_wire import StepFeatures
 
 MARGIN = 1.05
-"""A draft that is predicted to win less than this may as well lose."""
+"""Predicted speed-up that a draft needs: a smaller one is within the prediction's error."""
 
 
 _BUDGET_SHARE = 0.01
-"""The part of the time of steps without drafts that trying again may cost."""
+"""Share of the time of steps without drafts that may be lost by trying drafts again."""
 _MAX_BUDGET_MS = 2000.0
 """The budget at the start, and at most: a success does not pay for an endless failure."""
 

@@ -71,7 +71,7 @@ class Proposer(Protocol):
         ...
 
     def ms(self, asks: Sequence[Ask]) -> float:
-        """Predict the time that `propose` takes; 0 where it costs nothing, or no one knows."""
+        """Predict the time that `propose` takes; 0 where it takes none, or that is unknown."""
         ...
 
     def ms_of_one(self, rows: int, context: int) -> float:

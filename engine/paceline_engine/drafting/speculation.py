@@ -24,13 +24,13 @@ from paceline_engine.drafting.proposer import Ask, Proposal, Proposer
 from paceline_engine.pacing.pacer import Pacer
 
 _SOON = 16
-"""Known tokens that are taken in beside a draft; more are caught up with before it."""
+"""Known tokens that may be caught up with in a draft's own step; more need earlier steps."""
 _AFTER_A_DRAFT = 2
-"""Tokens that are not taken in after an accepted draft: its last one, and the one behind it."""
+"""Tokens still to catch up with after an accepted draft: its last one, and the one after it."""
 _CATCH_UP = 256
 """Tokens of all requests that one step catches up with at most: it delays every decode."""
 _HALVINGS = 5
-"""How often less is tried where the whole is too long or too dear."""
+"""How many smaller plans are tried where the full one takes too long or costs too much."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Speculation:
     """Tokens of one draft that are guessed, at most."""
     max_model_len: int
     proposer: Proposer | None
-    """What guesses them; with None only forced tokens are drafted."""
+    """The proposer that guesses them; with None only forced tokens are drafted."""
     forced_tokens: int = FORCED_TOKENS
     """Tokens of one draft of a structured output, at most; 0 for no such draft."""
     max_rows: float = inf
@@ -101,7 +101,7 @@ class Speculation:
         """Learn how many tokens of a draft were accepted."""
         forced = self._forced.pop(request.id, ())[:drafted]
         guessed = drafted - sum(forced)
-        if guessed:  # of the others nothing is to be learned
+        if guessed:  # forced tokens are always accepted: they teach nothing
             right = accepted - sum(forced[:accepted])
             self.acceptance.learn(request.id, request.lane, accepted=right, drafted=guessed)
         if self._price is not None:
@@ -134,7 +134,7 @@ class Speculation:
         ]
         if not wanted:
             return []
-        # As if all were caught up with: what each costs from then on.
+        # Priced as if the proposer had caught up with all: their cost in every later step.
         steady = [ask if ask.pending <= _SOON else replace(ask, pending=_SOON) for ask in wanted]
         worth = price.least_chance(steady)
         spare_rows = self.max_rows - len(decoding)

@@ -60,12 +60,12 @@ def load_of(
 
 
 def _lengths(lengths: list[int]) -> list[int]:
-    """At most 256 of them, evenly spread: running requests are in order of age."""
+    """Return at most 256 of the lengths, evenly sampled: running requests are in order of age."""
     return lengths[:: max(1, math.ceil(len(lengths) / _MAX_LENGTHS))]
 
 
 def _by_position(accepted: Counter[int]) -> list[int]:
-    """Count the drafts whose token at each place was accepted; the first place first."""
+    """Count the drafts whose token at each position was accepted, from the first position on."""
     places = range(max(accepted, default=0))
     return [sum(n for length, n in accepted.items() if length > place) for place in places]
 

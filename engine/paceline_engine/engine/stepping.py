@@ -92,9 +92,9 @@ class _InFlight:
     plan: Plan
     flight: Flight
     limits: Limits
-    """Those it was scheduled by."""
+    """The limits that it was scheduled by."""
     epoch: int
-    """That of `limits`."""
+    """The epoch of `limits`."""
     features: StepFeatures
     predicted_ms: float
     started: float
@@ -130,7 +130,7 @@ class Steps:
         self.is_gathering = False
         """Nothing runs because the requests that wait are still too few for a batch."""
         self.predicted_ms = 0.0
-        """How long the call of `step` under way should take, by the step model."""
+        """How long the current call of `step` should take, as the step model predicts."""
         self._in_flight: _InFlight | None = None
         self._ended = 0.0
         """When the last step was settled."""
@@ -172,11 +172,11 @@ class Steps:
         return given
 
     def _must_settle(self, step: _InFlight, limits: Limits) -> bool:
-        # The host alone knows what follows a draft, also where its request has left meanwhile.
+        # Only the host knows what follows a draft, even if its request has ended meanwhile.
         return step.plan.batch.num_drafted > 0 or self._scheduler.must_settle(limits)
 
     def settle(self) -> list[Output]:
-        """Wait for the step in flight, if there is one, and take it in."""
+        """Wait for the step in flight, if there is one, and settle it."""
         step, self._in_flight = self._in_flight, None
         return [] if step is None else self._settle(step)
 
@@ -220,7 +220,7 @@ class Steps:
         decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
         # Behind another step its time begins when that one was settled.
-        # Drafting has a price of its own: the step model prices the step that verifies drafts.
+        # Drafting has its own cost model: the step model predicts only the step that verifies.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(
             seq=self.counters.steps,
@@ -268,9 +268,9 @@ class Steps:
         named = (chunk.request for chunk in batch.chunks if chunk.request.id == error.request_id)
         request = next(named, None)
         if request is None:
-            raise error  # a runner that names no request has broken for all
+            raise error  # without a request to blame, every request is affected
         if request.state is State.FINISHED:
-            return []  # it has ended while the step was on its way
+            return []  # it has ended while the step was in flight
         self._scheduler.finish(request, "error")
         is_invalid = isinstance(error, BadConstraint)
         return [Output(request.id, [], "error", error=error.message, is_invalid=is_invalid)]

@@ -1,1 +1,1 @@
-"""Structured output: grammars, compiled, and the token bitmasks that keep to them."""
+"""Structured output: compiled grammars, and the token bitmasks that enforce them."""

@@ -1,4 +1,4 @@
-"""Compiles what a client wants its output to be into a matcher that knows which tokens may follow.
+"""Compiles a client's output grammar into a matcher that knows which tokens may follow.
 
 llguidance compiles and matches. It computes bitmasks while the text grows and keeps no table of the
 vocabulary, so compiling is short; it releases the interpreter's lock during all long work.
@@ -44,8 +44,8 @@ _LIMITS = LLParserLimits(
 )
 _MAX_COMPILE_S = 5.0
 _MAX_BITMASK_S = 0.05
-# Walking ahead takes 5 to 40 us; 9,000 bytes of one constant take 15 ms, once. Whose walks take
-# longer than this again and again is not walked ahead any more.
+# Walking ahead takes 5 to 40 us; 9,000 bytes of one constant take 15 ms, once. A grammar whose
+# walks repeatedly take longer than this is not walked ahead any more.
 _MAX_WALK_S = 0.005
 _SLOW_WALKS = 3
 _EVERY_TOKEN = np.uint32(2**32 - 1)
@@ -121,7 +121,7 @@ class TokenMatcher:
             self._lock.release()
 
     def _walk(self, place: int, proposed: Sequence[int], most: int) -> Walk:
-        """Consume what may follow; whoever calls it goes back."""
+        """Consume the tokens that may follow; the caller must call `_go_back` afterwards."""
         tokens: list[int] = []
         is_forced: list[bool] = []
         while len(tokens) < most:
@@ -160,23 +160,23 @@ class TokenMatcher:
             self._num_seen = len(output_ids)
 
     def _go_back(self, count: int, output_ids: Sequence[int]) -> bool:
-        """Stand at the output's end again; tell whether nothing but that was needed."""
+        """Roll the matcher back to the output's end; return whether rolling back was enough."""
         if not self._matcher.is_error():
             self._matcher.rollback(count)
             return True
-        # An error stays, and comes from tokens that may never be chosen: begin anew without them.
+        # A matcher's error is permanent, but draft tokens may have caused it: start over without.
         self._matcher = self._compiled.deep_copy()
         self._matcher.consume_tokens(list(output_ids))
         return False
 
     def _fill_along(self, draft: Sequence[int], bitmasks: TokenBitmask) -> tuple[int, bool]:
-        """Set the bits behind each draft token; return how many it took, and if that was all well.
+        """Set the bits after each draft token; return how many it followed, and if all went well.
 
-        Whoever calls it goes back.
+        The caller must call `_go_back` afterwards.
         """
         for followed, token in enumerate(draft):
             if not is_allowed(token, bitmasks[followed]):
-                bitmasks[followed + 1 :] = _EVERY_TOKEN  # nothing is chosen there
+                bitmasks[followed + 1 :] = _EVERY_TOKEN  # no token is sampled there
                 return followed, True
             if self._matcher.try_consume_tokens([token]) != 1:
                 return followed, False
@@ -199,7 +199,7 @@ class TokenMatcher:
             raise ValueError(reason)
 
     def _compute_mask(self, bitmask: TokenBitmask) -> float:
-        """Set the bits of what may follow where the matcher stands; return what it took, s."""
+        """Set the bits of the tokens that may follow now; return the seconds that it took."""
         # The time of this thread alone: a busy machine is not the grammar's fault.
         started = time.thread_time()
         self._matcher.unsafe_compute_mask_ptr(bitmask.ctypes.data, bitmask.nbytes)
@@ -224,7 +224,7 @@ class Grammars:
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
         self._refused: OrderedDict[bytes, str] = OrderedDict()
         self._lock = threading.Lock()
-        """Of `_refused`: threads that compile, and threads that follow, write to it."""
+        """Guards `_refused`: threads that compile and threads that match write to it."""
 
     def refusal(self, grammar: Grammar) -> str:
         """Return why a grammar was refused before; empty where it was not."""
@@ -310,7 +310,7 @@ class GrammarCompiler:
         self._waiting: set[str] = set()
         self._turns: Turns[Submit] = Turns()
         count = num_threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
-        self._pool = ThreadPoolExecutor(count, "paceline-grammar", initializer=_stand_back)
+        self._pool = ThreadPoolExecutor(count, "paceline-grammar", initializer=_yield_to_step_loop)
 
     def __len__(self) -> int:
         """Count the requests that wait."""
@@ -320,7 +320,7 @@ class GrammarCompiler:
         """Compile the request's grammar; `done` is called when it is."""
         self._waiting.add(submit.id)
         refused = self._grammars.refusal(submit.grammar) if submit.grammar else ""
-        if refused:  # it waits for nobody's compiling
+        if refused:  # answered at once: there is nothing to compile
             self._done(CompiledGrammar(submit, error=refused))
             return
         # The pool starts a thread when it is given work, so its stack is set here.
@@ -353,7 +353,7 @@ class GrammarCompiler:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _compile_in_turn(self) -> None:
-        """Compile what is due, until each that waits has another grammar in work."""
+        """Compile queued grammars until every waiting caller has another one in progress."""
         while (taken := self._turns.take()) is not None:
             submit, caller = taken
             try:
@@ -394,7 +394,7 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0][:300]
 
 
-def _stand_back() -> None:
-    """Let the step loop come first where cores are few, and have its core to itself."""
+def _yield_to_step_loop() -> None:
+    """Leave the step loop's core and lower this thread's priority, so the step loop comes first."""
     leave_core()
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -1,4 +1,4 @@
-"""Who compiles next: callers take turns, and none has more than one grammar in work at a time."""
+"""A fair queue for compiling: callers take turns, each with one grammar in progress at most."""
 
 import threading
 from collections import OrderedDict, deque
@@ -21,14 +21,14 @@ class Turns(Generic[Item]):
         self._lock = threading.Lock()
 
     def add(self, item: Item, *, caller: str) -> None:
-        """Let an item wait for its caller's turn."""
+        """Queue an item until its caller's turn."""
         with self._lock:
             self._waiting.setdefault(caller, deque()).append(item)
 
     def take(self) -> tuple[Item, str] | None:
-        """Take the next item and its caller; None where each that waits has one in work.
+        """Take the next item and its caller; None where every waiting caller has one in progress.
 
-        `done` must follow, and another `take` after it: what was held back is due then.
+        The taker must call `done`, then `take` again: the caller's next item may then be due.
         """
         with self._lock:
             caller = next((each for each in self._waiting if each not in self._in_work), None)

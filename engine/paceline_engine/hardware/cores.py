@@ -31,9 +31,9 @@ class CpuShare:
     num_online: int
     """CPUs of the whole machine."""
     quota: float | None = None
-    """CPUs' worth of time, after which its cgroup is stopped; None where nothing stops it."""
+    """The cgroup's CPU quota, in CPUs; None without a quota."""
     asked: float | None = None
-    """CPUs that its pod asked for; None where nobody says."""
+    """CPUs that its pod requested; None where that is unknown."""
 
     @property
     def num_cores(self) -> int:
@@ -67,7 +67,7 @@ class CoreUse:
 
     @property
     def sentence(self) -> str:
-        """Say it in one sentence."""
+        """Describe it in one sentence, for the log."""
         count = f"{self.threads} thread{'' if self.threads == 1 else 's'}"
         if self.pins:
             return f"{count}, {self.reason}, each pinned to a core (CPUs {ranges(self.pins)})"
@@ -107,7 +107,7 @@ class _Place:
     cpus: tuple[int, ...]
     """All of its NUMA nodes."""
     cores: tuple[int, ...]
-    """One CPU of each core that is the rank's part of the nodes."""
+    """One CPU of each physical core that the rank uses on its nodes."""
     is_its_own: bool
     """No other rank has a part in these cores."""
 
@@ -136,7 +136,7 @@ def _place(share: CpuShare, rank: int, ranks: int) -> _Place:
 
 
 def _given(share: CpuShare, cores: int, ranks: int) -> tuple[int, str]:
-    """Return how many threads one rank was given, and by what."""
+    """Return the number of threads of one rank, and what decided it."""
     whose = "the rank's" if ranks > 1 else "the"
     limits = [(cores, f"one for each of {whose} {cores} cores")]
     if cores == 1:

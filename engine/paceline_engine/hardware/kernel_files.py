@@ -1,4 +1,4 @@
-"""What the kernel tells in files: a text, and the folders of the process's cgroups."""
+"""Reads Linux's own files: the text of one, and the folders of the process's cgroups."""
 
 from collections.abc import Iterator
 from pathlib import Path

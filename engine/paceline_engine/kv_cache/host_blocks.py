@@ -18,8 +18,8 @@ from paceline_engine.kv_cache.copy_price import CopyPrice, fitted
 from paceline_engine.kv_cache.swap import STAGING_BYTES, BlockCopy, num_staged
 from paceline_engine.kv_cache.tensors import KvTensors
 
-# The larger of two sizes: its bytes must tell beside its launches. At 128 KiB a token they take
-# some 1.3 ms on PCIe at 50 GB/s, and 66 launches of 5 µs a third of one.
+# The larger of the two trial sizes: copying must dominate launching. At 128 KiB a token it takes
+# some 1.3 ms on PCIe at 50 GB/s, while 66 launches of 5 µs take 0.33 ms.
 _TRIAL_BLOCKS = 32
 _TRIALS = 3
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
@@ -116,7 +116,7 @@ class HostBlocks:
             layer.index_copy_(0, ids, of_layer)
 
     def _measure(self) -> CopyPrice:
-        """By one block and by many; slots and blocks hold nothing yet."""
+        """Time copies of one block and of many, while slots and blocks are still unused."""
         many = min(_TRIAL_BLOCKS, self.num_slots, self._layers[0].shape[0])
         if many == 0:
             return CopyPrice()

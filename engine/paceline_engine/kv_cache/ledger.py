@@ -83,7 +83,7 @@ class BlockLedger:
         return sum(self.pool.holders(block_id) == 1 for block_id in request.block_ids)
 
     def unfilled(self, request: Request) -> int:
-        """Count the tokens for which its last block still has room, and blocks for drafts."""
+        """Count the free token slots in the request's blocks, those for drafts included."""
         return max(0, len(request.block_ids) * self._block_size - len(request.token_ids))
 
     def is_full(self, request: Request) -> bool:

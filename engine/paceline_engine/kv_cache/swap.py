@@ -1,4 +1,4 @@
-"""Blocks of preempted requests in host memory: whose they are, and what is to be copied.
+"""Blocks of preempted requests in host memory: their owners, and the copies to be made.
 
 Copies are ordered here and run by whoever holds the memory, in this order, before the step: a slot
 or a block that was given up in the same step may be the next copy's target.
@@ -59,7 +59,7 @@ class SwapSpace:
     def __init__(self, num_slots: int) -> None:
         self._free = list(range(num_slots))[::-1]
         self.copies: list[BlockCopy] = []
-        """Ordered, and not taken yet."""
+        """Copies that were ordered and that `take_copies` has not returned yet."""
         self.num_slots = num_slots
 
     @property
@@ -69,7 +69,7 @@ class SwapSpace:
 
     @property
     def is_in_use(self) -> bool:
-        """Somebody's blocks lie there."""
+        """Whether any slot holds a request's blocks."""
         return self.num_free < self.num_slots
 
     def save(self, request: Request, block_size: int) -> None:

@@ -8,19 +8,19 @@ from typing import Literal
 Dtype = Literal["float32", "float16", "bfloat16"]
 DtypeSetting = Literal["auto", "float32", "float16", "bfloat16"]
 
-# bfloat16 keeps 8 bits of a number. Less than this is not worth the other 16.
+# bfloat16 keeps 8 bits of precision: a smaller speed-up is not worth losing the other 16.
 _WORTH_IT = 1.1
 # Weights of a byte have given up more already, and what no product shows counts as much as what
 # products do: keys and values of half the size, and an embedding and a head that keep their type.
 _WORTH_IT_QUANTIZED = 1.0
-# No service lives of decodes or of prompts alone, so neither may pay much for the other. Less than
+# Serving needs decodes and prompts, so neither may slow down much for the other. Less than
 # what two trials of the same products differ by on a busy machine would decide by chance.
 _MAY_LOSE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
 class ProductTimes:
-    """Seconds of one layer's product for few, some and many rows (`dtype_trial.ROWS`)."""
+    """Seconds of one layer's product for few, some and many tokens (`dtype_trial.ROWS`)."""
 
     one_s: float
     batch_s: float
@@ -58,7 +58,7 @@ class DtypeChoice:
 
     @property
     def sentence(self) -> str:
-        """Say both."""
+        """Describe the type and the reason, for the log."""
         return f"{self.dtype}: {self.reason}"
 
 

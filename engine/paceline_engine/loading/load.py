@@ -112,7 +112,7 @@ def load_model(
     device = _device(settings, checkpoint.config, share, rank=0)
     dtype = choose_dtype(settings, device)
     if device.type == "cpu":
-        _tell(core_use(settings, share), dtype)
+        _log_choices(core_use(settings, share), dtype)
     group = Group(0, settings.tensor_parallel_size)
     if group.size > 1:
         group.start(
@@ -137,7 +137,7 @@ def load_model(
         raise
 
 
-def _tell(use: CoreUse, dtype: DtypeChoice) -> None:
+def _log_choices(use: CoreUse, dtype: DtypeChoice) -> None:
     _log.info("%s", use.sentence)
     _log.info("%s", dtype.sentence)
     for remark in filter(None, (*use.remarks, dtype.remark)):
@@ -155,7 +155,7 @@ _Told: TypeAlias = tuple[Settings, Path, CpuShare, DtypeChoice]
 
 
 def _follow(group: Group, told: _Told, rendezvous: Path) -> None:
-    """Live as a rank above 0."""
+    """Load a rank above 0 and run rank 0's steps, until rank 0 ends it."""
     settings, path, share, dtype = told
     group.join(rendezvous)
     located = Located(path.name, path, revision="")
@@ -214,7 +214,7 @@ def load_checkpoint(
     decoder = with_row_products(settings, decoder, device, group)
     if draft_decoder is not None:
         draft_decoder = with_row_products(settings, draft_decoder, device, group)
-    # Before memory is measured: what is free then has the ranks' buffers no more.
+    # Before memory is measured, so that the ranks' buffers do not count as free.
     share_memory(
         group,
         WidestSum(settings.max_batch_size, checkpoint.config.hidden_size, parts.dtype, device),
@@ -277,7 +277,7 @@ def _require_both_fit(parts: Assembly, checkpoint: Checkpoint, draft: OpenedDraf
 def _sized(
     made_of: RunnerParts, progress: Progress
 ) -> tuple[Capacity, tuple[PrefillChoice | None, ...], MeasuredMemory | None]:
-    """Return what the cache holds; on a GPU by what steps and graphs were measured to take."""
+    """Return the cache's capacity; on a GPU from the measured memory of steps and graphs."""
     estimated = _capacity(made_of)
     if made_of.assembly.device.type == "cpu":
         return estimated, (None, None), None

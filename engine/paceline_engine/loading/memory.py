@@ -95,7 +95,7 @@ def require_weights_fit(
     *,
     kept: int | None = None,
 ) -> None:
-    """Refuse before an hour of loading what the kernel would kill at its end."""
+    """Raise `DoesNotFit` before loading: else an hour of loading would end in an OOM kill."""
     needed = weight_bytes(config, dtype, quantization, kept=kept)
     if needed > memory.free_bytes:
         raise DoesNotFit(

@@ -13,18 +13,18 @@ class Reading:
 
     total_bytes: int
     free_bytes: int
-    """By the driver, other processes included."""
+    """Free memory as the driver reports it: what other processes hold is not free."""
     taken_bytes: int
-    """By torch's allocator from the driver, in use or not."""
+    """Memory that torch's allocator has reserved from the driver, in use or not."""
     most_taken_bytes: int
-    """The most of that since the last `settle`."""
+    """The peak of `taken_bytes` since the last `settle`."""
 
 
 class MemoryGauge(Protocol):
     """Reads the memory of one device."""
 
     def settle(self) -> None:
-        """Give back to the driver what nobody holds; the most that is taken is counted anew."""
+        """Return unused memory to the driver, and reset `most_taken_bytes`."""
         ...
 
     def read(self) -> Reading:

@@ -20,7 +20,7 @@ class Trial(Protocol):
         ...
 
     def graph_bytes(self, gauge: MemoryGauge) -> int:
-        """Capture a sample of graphs, and return what all that there will be keep."""
+        """Capture a sample of graphs, and return the bytes that all graphs will keep."""
         ...
 
 
@@ -29,7 +29,7 @@ def measure_trial(gauge: MemoryGauge, begin: Callable[[], Trial]) -> MeasuredMem
     gauge.settle()
     before = gauge.read()
     trial = begin()
-    gauge.settle()  # what a trial chose its algorithms with is no part of a step
+    gauge.settle()  # memory used to choose algorithms is not part of a step
     trial.run_steps()
     after = gauge.read()
     # What is taken from the driver, not what tensors use: between them lies fragmentation.

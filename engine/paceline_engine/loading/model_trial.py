@@ -23,7 +23,7 @@ from paceline_engine.sampling.sampler import Sampler
 from paceline_wire.limits import Capacity
 
 _TRIAL_BLOCKS = 16
-"""All requests of a trial lie in the first; as 16 divides the number, kernels are the same."""
+"""Blocks of a trial's cache: a multiple of 16, so that it runs the same kernel variants."""
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from paceline_engine.model.peer_memory import (
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 
 _SUMS = 20
-"""Summed in a row: what a replay takes to begin is then a small part."""
+"""Sums in each timed replay: so many that starting the replay is a small part of the time."""
 _ROUNDS = 5
 
 Made = TypeVar("Made")
@@ -126,7 +126,7 @@ class GraphTimer:
                 one()
 
         run = CudaGraphCapture(self.device).capture(several) if self.in_graph else several
-        run()  # takes once what is taken once
+        run()  # warm-up: allocations and choices that happen once
         seconds: list[float] = []
         for _ in range(_ROUNDS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -172,7 +172,7 @@ def share_memory(
         memory, ops, times = timed_ways(group, widest, source, seconds_of)
     except NoPeerMemoryError as why:
         if widest.device.type == "cuda":
-            _tell(group, f"ranks add up by NCCL alone: {why}")
+            _log_on_rank_0(group, f"ranks add up by NCCL alone: {why}")
         return
     ways = fastest(times)
     if any(way != "library" for _, way in ways.up_to):
@@ -182,7 +182,7 @@ def share_memory(
         + ", ".join(f"{way} {1e6 * seconds:.1f}" for way, seconds in of_size.items())
         for size, of_size in times.items()
     )
-    _tell(group, f"ranks add up by {ways.sentence}; microseconds of {measured}")
+    _log_on_rank_0(group, f"ranks add up by {ways.sentence}; microseconds of {measured}")
 
 
 def timed_ways(
@@ -201,7 +201,7 @@ def timed_ways(
     return memory, ops, times
 
 
-def _tell(group: Group, sentence: str) -> None:
+def _log_on_rank_0(group: Group, sentence: str) -> None:
     if group.rank == 0:
         _log.info("%s", sentence)
 
@@ -231,7 +231,7 @@ def _agreed(group: Group, make: Callable[[], Made]) -> Made:
 def _times(
     group: Group, memory: Tensor, ops: PeerOps, shape: tuple[int, int], seconds_of: SecondsOf
 ) -> dict[Way, float]:
-    """Time each way; a peer's with the copy into the buffer, which a product may leave out.
+    """Time each way, peer sums with the copy into the buffer, which a product may leave out.
 
     The slowest rank's time counts, so that all ranks choose the same.
     """

@@ -1,4 +1,4 @@
-"""Chooses what decodes of few rows fuse: as was set, or as was tried and timed at start.
+"""Chooses which ops small decode steps fuse: as set, or by trials and timings at start.
 
 Each plan is captured as graphs will be, over all layers, so that no weight is in a cache when its
 turn comes, and replayed in turn with the others.
@@ -104,7 +104,7 @@ def _fastest(replays: Mapping[Fusions, Replay], seconds_of: SecondsOf) -> Fusion
     for number in range(_ROUNDS + 1):
         for plan, replay in replays.items():
             took = seconds_of(replay)
-            if number:  # the first has what is taken once
+            if number:  # the first round is a warm-up
                 times[plan].append(took)
     return fastest_of({plan: median(each) for plan, each in times.items()})
 

@@ -110,7 +110,7 @@ def build_decoder(
     build = Build(quantization, wrap, ops, gates, group)
     blocks = blocks_of(source) if quantization == "as_stored" else None
     reader = _Reader(source, device, dtype, group, blocks)
-    embedding, head = _ends(config, reader, build, quantizes_head=quantizes_head)
+    embedding, head = _embedding_and_head(config, reader, build, quantizes_head=quantizes_head)
     layers = []
     for index in range(config.num_layers):
         layers.append(_layer(config, reader, f"model.layers.{index}.", build))
@@ -136,7 +136,7 @@ def blocks_of(source: TensorSource) -> BlockSource:
     )
 
 
-def _ends(
+def _embedding_and_head(
     config: ModelConfig, reader: "_Reader", build: Build, *, quantizes_head: bool
 ) -> tuple[Tensor | StoredEmbedding, Linear]:
     """Read the embedding and the head, which may be the same weight."""

@@ -49,7 +49,7 @@ class LoraAdapters:
         return of_chunks.repeat([chunk.count for chunk in batch.chunks])
 
     def use(self, of_tokens: Tensor | None, kept_rows: Tensor | None = None) -> None:
-        """Let each token of the step use the slot of its own; what is kept, as `Decoder.hidden`."""
+        """Set the adapter slot of each token of the step; `kept_rows` is as in `Decoder.hidden`."""
         self._token_slots.of_tokens = of_tokens
         self._token_slots.of_kept = None
         if of_tokens is not None and kept_rows is not None:

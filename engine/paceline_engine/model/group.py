@@ -152,7 +152,7 @@ class Group:
         self.join(rendezvous)
 
     def kill(self) -> None:
-        """End the other ranks without a word: they may not listen."""
+        """Kill the other ranks without sending them a message: they may no longer receive any."""
         followers, self._followers = self._followers, []
         for follower in followers:
             follower.kill()

@@ -20,10 +20,10 @@ SLOT_NUMBERS = 8192
 """64 KiB: a step of decodes takes one, a prompt of 8,192 tokens two or three."""
 NUM_SLOTS = 16
 _LOOK_S = 1.0
-"""Who waits looks so often whether the other side still lives."""
+"""Seconds between a waiting process's checks that the other side is still alive."""
 
 Check = Callable[[], None]
-"""Raises where it is of no use to wait on."""
+"""Raises when waiting on is useless, because the other side has died."""
 
 
 class RingReader:

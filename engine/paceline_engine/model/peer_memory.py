@@ -19,9 +19,9 @@ Way = Literal["one_shot", "two_shot", "library"]
 PeerWay = Literal["one_shot", "two_shot"]
 
 WORTH_IT = 0.95
-"""Share of NCCL's time: less gain is noise."""
+"""Peer memory is used below this share of NCCL's time: a smaller gain is noise."""
 _SIZES = (2, 4, 8)
-"""Of a group: for these torch's kernels add up in the same order in every rank."""
+"""Group sizes for which torch's kernels add up in the same order on every rank."""
 _DTYPES = (torch.bfloat16, torch.float32)
 _ALIGNMENT = 16
 """Bytes of one access; torch has kernels for less, which take as many accesses more."""
@@ -95,7 +95,7 @@ class Ways:
 
     @property
     def sentence(self) -> str:
-        """Say it, with neighbours of one way in one."""
+        """Describe the choice, with adjacent sizes of the same way merged."""
         spans: list[tuple[int, Way]] = []
         for most, way in self.up_to:
             if spans and spans[-1][1] == way:

@@ -35,7 +35,7 @@ PLANS: tuple[Fusions, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Weights:
-    """Those of a layer that are plain; None where something else is."""
+    """A layer's unquantised weights; None where a product is of another kind."""
 
     qkv: PlainLinear | None
     out: PlainLinear | None
@@ -114,14 +114,14 @@ class RowStages:
 
 @dataclass(frozen=True, slots=True)
 class RowProducts:
-    """What is fused, by the number of rows."""
+    """The fused products, by the number of decodes in a step."""
 
     plans: Mapping[int, Fusions]
     """By the most rows that each serves; ascending. Nothing is fused where one is empty."""
     arrived: Tensor  # [ARRIVALS] int32, 0
 
     def __call__(self, decoder: Decoder, num_rows: int) -> DecoderStages | None:
-        """Return the stages of a step; None are the decoder's own."""
+        """Return the stages for a step of `num_rows`; None for the decoder's own."""
         plan = next((plan for most, plan in self.plans.items() if num_rows <= most), frozenset())
         return RowStages(decoder, plan, self.arrived) if plan else None
 

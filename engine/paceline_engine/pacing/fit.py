@@ -42,7 +42,7 @@ class SampleStore:
     __slots__ = ("_buckets",)
 
     def __init__(self) -> None:
-        """Hold nothing."""
+        """Start without samples."""
         self._buckets: dict[tuple[int, int, bool], deque[MeasuredStep]] = {}
 
     def add(self, sample: MeasuredStep) -> None:
@@ -98,7 +98,7 @@ def fit(training: Sequence[MeasuredStep], holdout: Sequence[MeasuredStep], prior
 
 
 def scale_of(samples: Iterable[MeasuredStep], model: StepModel) -> float:
-    """How many times as slow as `model` the steps were."""
+    """Return how many times slower the steps were than `model` predicts."""
     return float(np.median(_ratios(samples, model)))
 
 
@@ -142,7 +142,7 @@ def _solve(z: Array, prior: Prior) -> Array:
 def _descend(gram: Array, target: Array, low: Array, high: Array, start: Array) -> Array:
     """Coordinate descent: exact for a convex quadratic in a box."""
     u = start.copy()
-    # Plain numbers: what NumPy spends on each is most of a fit that needs every sweep.
+    # Python floats: NumPy's overhead per element would be most of a fit's time.
     rows = list(
         zip(
             range(NUM_TERMS),

@@ -26,7 +26,7 @@ class KneeWatch:
         self._looked_at_step = _FIRST_STEPS - _STEPS
 
     def is_due(self, steps: int, at: float) -> bool:
-        """Whether to look now, after `steps` steps; counts as having looked."""
+        """Tell whether the knee is due for a look after `steps` steps, and note the look."""
         waited_s = at - self._looked_at if math.isfinite(at) else 0.0
         if steps - self._looked_at_step < _STEPS and waited_s < _SECONDS:
             return False

@@ -66,12 +66,12 @@ class Slack:
     __slots__ = ("_begun", "_order", "_pace_s", "_rounds")
 
     def __init__(self) -> None:
-        """Follow nobody."""
+        """Start without requests."""
         self._begun: dict[str, tuple[float, int]] = {}
         """By request: when its first token came, and its tokens minus the rounds by then."""
         self._rounds = 0
         self._pace_s = 0.0
-        """The held-back pace that `_order` is sorted for; 0 while nobody asks."""
+        """The held-back pace that `_order` is sorted for; 0 before the first call of `ms`."""
         self._order: list[float] = []
         """`s_i + now` of each request at round 0, ascending."""
 

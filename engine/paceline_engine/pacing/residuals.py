@@ -104,7 +104,7 @@ class Residuals:
         """Follow one step; measured / t^ as it was predicted."""
         place = self._place(tokens)
         ratio = self._follow(measured_ms / (self._used[place] * line_ms))
-        # By what is left when a slow moment is taken out: it is not the size's doing.
+        # The correction learns the ratio without the common level, which no size causes.
         self._correct(place, _clip(ratio, _BELIEVED))
         is_at_end = not _NEAR_END[0] < self.fast < _NEAR_END[1]
         self._pinned = self._pinned + 1 if is_at_end else max(0, self._pinned - 3)
@@ -117,7 +117,7 @@ class Residuals:
 
     @property
     def is_lost(self) -> bool:
-        """The level is further off than a passing cause explains: the line itself is wrong."""
+        """Whether the level is too far off for a passing cause: then the line itself is wrong."""
         return self._pinned >= _PINNED_STEPS
 
     def seed(self, correction: list[float]) -> None:

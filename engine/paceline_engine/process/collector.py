@@ -10,8 +10,8 @@ import time
 from typing import Any
 
 _NEVER = 1 << 30
-_YOUNG = 20_000
-"""New objects before the young are looked at: a step of 1,024 rows makes thousands for itself."""
+_YOUNG_THRESHOLD = 20_000
+"""Allocations before a young collection: a step of 1,024 requests alone makes thousands."""
 
 
 class QuietCollector:
@@ -26,7 +26,7 @@ class QuietCollector:
         """Total of all pauses since start, the idle ones left out."""
         gc.collect()
         gc.freeze()
-        gc.set_threshold(max(self._thresholds[0], _YOUNG), self._thresholds[1], _NEVER)
+        gc.set_threshold(max(self._thresholds[0], _YOUNG_THRESHOLD), self._thresholds[1], _NEVER)
         gc.callbacks.append(self._measure)
 
     def idle(self, num_steps: int) -> None:

@@ -122,7 +122,7 @@ class Link:
 
     def _put(self, message: FromEngine | None) -> None:
         self._outbox.put(message)
-        # A bell that has not been heard a thousand times need not ring once more.
+        # A full ringer means that wake-ups are pending already: another one is not needed.
         with self._ringing, contextlib.suppress(zmq.Again):
             self._ringer.send(b"", zmq.NOBLOCK)
 
@@ -198,7 +198,7 @@ class Link:
 
     def _beat(self) -> None:
         now = self._clock()
-        # Half a period of grace: the step loop's own message, a little late, comes first.
+        # Half a period of grace, so that a slightly late message of the step loop comes first.
         if self._telemetry is not None and now - self._telemetry_sent_at >= 1.5 * HEARTBEAT_S:
             self._telemetry_sent_at = now
             self._transmit(msgspec.structs.replace(self._telemetry, at=now))

@@ -35,12 +35,12 @@ from paceline_engine.settings import Settings
 from paceline_wire import Failed, Loading, ModelInfo
 from paceline_wire.limits import Capacity, Limits
 
-_GUESSED = 10.0
-"""Times that a step may take as long again before any has taught the step model: CPUs differ."""
+_UNTRUSTED_FACTOR = 10.0
+"""Factor on a step's predicted time while the step model is not valid: CPUs differ."""
 _GPU_PROFILE_S = 3.0
-"""Little beside the time that weights take to read."""
+"""Seconds of the profile at start on a GPU: little beside the time of reading the weights."""
 _FAREWELL_S = 1.0
-"""For the socket's thread to send the reason to the sidecar, before the process ends."""
+"""Seconds for the socket's thread to send the reason to the sidecar before the process ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ def _profile_s(settings: Settings, info: ModelInfo) -> float:
 
 def _step_limits(settings: Settings, info: ModelInfo, engine: Engine) -> StepLimits:
     def expected_s() -> float:
-        caution = 1.0 if engine.pacer.info().valid else _GUESSED
+        caution = 1.0 if engine.pacer.info().valid else _UNTRUSTED_FACTOR
         return caution * engine.predicted_ms / 1e3
 
     return StepLimits(settings.step_timeout_s, expected_s, sleeps_when_hung=info.device == "cpu")

@@ -38,13 +38,13 @@ _LOOKS = 20
 _STOPPED_LOOKS = 3.0
 """A look that comes later than this many periods was held up, and so was the step."""
 _PATIENCE = 10.0
-"""Times its prediction that a step may take."""
+"""A step may take this many times its prediction."""
 _LEAST_SPENT = 0.25
-"""Of the timeout that a step must have spent itself: short predictions may be far off."""
+"""Share of the timeout that a hung step must have run: short predictions may be far off."""
 _COMPILING = 15.0
-"""Times the timeout that a step may take which compiles a kernel."""
+"""A step that compiles a kernel may take this many timeouts."""
 _NO_LOCK = 4.0
-"""Times the timeout after which the timer goes off: a process that was paused may go on."""
+"""The timer goes off after this many timeouts: a paused process may go on before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class StepLimits:
     """When a step has hung, in seconds."""
 
     least_s: float
-    """No step has hung before; 0 watches nothing."""
+    """A step that has taken less time has not hung; 0 turns the watch off."""
     expected_s: Callable[[], float] = lambda: 0.0
     """How long the step under way should take."""
     sleeps_when_hung: bool = False
@@ -103,7 +103,7 @@ def is_compiling(frame: FrameType | None) -> bool:
 
 @dataclass(slots=True)
 class _Now:
-    """The step loop writes it, the thread reads it."""
+    """The step under way: the step loop writes it, the watching thread reads it."""
 
     number: int = 0
     """Of the newest step."""

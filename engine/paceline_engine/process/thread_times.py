@@ -1,4 +1,4 @@
-"""What the kernel says of the threads of a step: how long each ran, and waited for a core.
+"""What Linux reports of a step's threads: how long each ran, and waited for a core.
 
 A thread that hangs sleeps, or runs on and on. One whose core is taken waits, and is not to blame.
 The ranks that share a model are children of this process, so theirs count as well. The socket's
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ASLEEP = 0.25
-"""Of the time between two looks: a thread that did less than this hardly ran."""
+"""Share of the time between two looks: a thread that ran for less counts as asleep."""
 _BESIDE = "(ZMQbg/"
 """How the names of ZeroMQ's own threads begin, in brackets."""
 _SAME_S = 1e-6

@@ -33,7 +33,7 @@ from paceline_wire import (
 )
 
 _GATHERING_S = 0.002
-"""While a static batch waits for more requests, the loop looks this often whether it is due."""
+"""Seconds between checks whether a batch that waits for more requests is due."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class WorkerSettings:
     instance: str
     model: ModelInfo
     drain_s: float
-    """Seconds for what was accepted, from the first `Stop` on."""
+    """Seconds for accepted requests to finish after the first `Stop`."""
     profile: StepProfile | None = None
 
 

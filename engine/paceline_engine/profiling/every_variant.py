@@ -22,7 +22,7 @@ from paceline_wire import Sampling
 from paceline_wire.limits import Capacity
 
 _MOST_TOKENS = 256
-"""Of a step of prompts: beyond, no kernel has another variant."""
+"""The most tokens of a prompt step here: beyond them no kernel has another variant."""
 _PLAIN = Sampling(max_tokens=2, temperature=1.0, top_p=0.9)
 _EVERYTHING = Sampling(
     max_tokens=2,
@@ -185,7 +185,7 @@ def _batch(
 
 
 def _request(row: int, num_tokens: int, slot: int | None, sampling: Sampling = _PLAIN) -> Request:
-    """Invent a request of so many tokens: all requests lie in the first block, and spoil it."""
+    """Make a dummy request of `num_tokens`: all share the first block, which they overwrite."""
     return Request(
         id=f"warm-up {row}",
         token_ids=[0] * num_tokens,
@@ -198,7 +198,7 @@ def _request(row: int, num_tokens: int, slot: int | None, sampling: Sampling = _
 
 
 class _Anything:
-    """A grammar of every token. Implements `Constraint`."""
+    """A constraint that allows every token. Implements `Constraint`."""
 
     def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:  # noqa: ARG002 - the port's
         bitmask.fill(np.uint32(2**32 - 1))

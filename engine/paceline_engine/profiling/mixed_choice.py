@@ -13,7 +13,7 @@ from statistics import median
 from typing import Protocol
 
 WORTH_IT = 0.95
-"""Share of the time op by op: less gain is noise."""
+"""Graphs are used below this share of the op-by-op time: a smaller gain is noise."""
 BUDGET_S = 3.0
 _ROUNDS = 3
 

@@ -69,7 +69,7 @@ def profile(
             break
         first_ms = timer.ms(step)  # algorithms are chosen, code compiled, memory taken
         measured[step] = [took_ms] = [timer.ms(step)]
-        # The one that nothing held up: a stall must not make the next look too dear.
+        # The faster of the two: a stall must not make the next size look too expensive.
         least_ms.append(min(first_ms, took_ms))
         scale = least_ms[-1] / expected_ms(step)
     for _ in range(_REPEATS - 1):

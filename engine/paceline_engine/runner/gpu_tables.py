@@ -160,7 +160,7 @@ class DeviceTables:
         return parameters
 
     def sampling_tensors(self, num_rows: int) -> SamplingTensors:  # [num_rows]
-        """Return where those lie, until the next step is made."""
+        """Return the tensors of the sampling parameters, which the next step overwrites."""
         return self._static.parameters.first(num_rows)
 
     def keep_decodes(self, size: int, tokens: Tensor) -> None:  # [size]
@@ -201,7 +201,7 @@ class DeviceTables:
             positions=empty(num_tokens),
             slots=empty(num_tokens),
             block_table=empty(num_sequences, width, dtype=torch.int32),
-            # Nobody reads them where all are decodes.
+            # Not read where all chunks are decodes.
             bounds=bounds if is_decode else bounds.to(torch.int32),
             context_lens=empty(num_sequences, dtype=torch.int32),
             chunks=inputs.chunks,
@@ -210,7 +210,7 @@ class DeviceTables:
 
 
 def _padding(num_arrays: int, size: int) -> Int64s:  # [num_arrays, size]
-    """Make a step of decodes of nobody: rows, starts, tokens, and slots where there are four."""
+    """Make a step of padding decodes: rows, starts, tokens and, fourth, adapter slots."""
     step = np.zeros((num_arrays, size), dtype=np.int64)
     step[0] = _PADDING
     step[3:] = _NO_ADAPTER

@@ -118,7 +118,7 @@ class ModelRunner:
     def launch(self, batch: Batch) -> ModelFlight:
         """See `Runner`."""
         inputs = self.prepare(batch)
-        # Beside drafts and padding no step is on its way: every token before is known.
+        # With drafts or padding no earlier step is in flight: every earlier token is known.
         if not (inputs.rows_suffice or batch.num_drafted or batch.num_padding):
             inputs = replace(inputs, ahead=_tokens_ahead(batch))
         computed = self.compute(batch, inputs)
@@ -312,7 +312,7 @@ class ModelRunner:
                 self._hidden(told.inputs, told.mode)
 
     def _told(self, inputs: StepInputs, mode: ExecutionMode) -> StepInputs:
-        """Tell the other ranks of a step; return it with the tokens that all know."""
+        """Send a step to the other ranks; return it with the tokens that all ranks know."""
         if self._group.size == 1:
             return inputs
         inputs = self._tables.with_tokens(inputs)

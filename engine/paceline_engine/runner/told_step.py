@@ -1,4 +1,4 @@
-"""What rank 0 tells the others, as numbers in a fixed order. Pure.
+"""The message that rank 0 sends the other ranks, as numbers in a fixed order. Pure.
 
 A step: its kind, decodes, S, T, R, W, B and whether every state is kept; then rows [S], starts
 [S], bounds [S + 1], token_ids [T], sample_rows [R], and the writes' rows [W], columns [W], bounds
@@ -16,7 +16,7 @@ from paceline_engine.runner.graph_use import ExecutionMode
 
 _MODES: tuple[ExecutionMode, ...] = get_args(ExecutionMode)
 _SIZES = len(_MODES)
-"""The kind that is no step's."""
+"""The message kind of `ToldSizes`; smaller kinds are those of steps."""
 _HEADER = 8
 
 

@@ -48,7 +48,7 @@ class _Masks:
         self.num_output = request.num_output_tokens
         self._constraint = constraint
         self.took_s = 0.0
-        """Of its thread's own time for each mask, once they are done."""
+        """CPU seconds of its thread for each mask, once they are done."""
         self._clock: tuple[int, float] | None = None
         """The thread's clock, and what it showed at the start."""
         self.done: Future[None]
@@ -144,7 +144,7 @@ class PendingMasks:
         return bitmasks
 
     def _wait(self) -> None:
-        """Until all are done or the time is over; with nothing else to do, until one is."""
+        """Wait for all masks or the time limit; if the step has no other rows, for one mask."""
         pending = {rows.masks.done for rows in self.rows}
         now = time.monotonic()
         until = now + max(_LEAST_WAIT_S, _WAIT_SHARE * (now - self.began))
@@ -157,10 +157,10 @@ class PendingMasks:
             _, pending = wait(pending, timeout=timeout_s, return_when=FIRST_COMPLETED)
             self._raise_for_stuck()
             if self.maker.has_stuck:
-                break  # of a request that sits out: the next step ends it, and frees its thread
+                break  # a late request's stuck mask: the next step gives it up and frees its thread
 
     def _raise_for_stuck(self) -> None:
-        """Give up one that is stuck; what waits behind it is called off, and begun anew."""
+        """Give up a stuck mask; the masks queued behind it are cancelled and started again."""
         for rows in self.rows:
             if rows.masks.is_stuck:
                 self.maker.give_up(rows.masks)
@@ -168,7 +168,7 @@ class PendingMasks:
 
 
 class MaskMaker:
-    """A few threads that work while the device does.
+    """Computes masks in a few threads while the device computes the step.
 
     A request whose mask once took longer than a step waits is computed by threads of its own kind
     from then on: slow masks wait for each other, and no quick one waits behind them. Counted is the
@@ -221,7 +221,7 @@ class MaskMaker:
             self._slow.add(masks.request.id)
 
     def give_up(self, masks: _Masks) -> None:
-        """Leave the threads to themselves; what waits for one is called off."""
+        """Abandon the threads of stuck masks, and cancel the masks that wait for a thread."""
         self._begun.pop(masks.request.id, None)
         for pool in self._pools.values():
             pool.shutdown(wait=False, cancel_futures=True)

@@ -112,7 +112,7 @@ class PreviousTokens:
         if not any(ahead):
             return torch.full((len(requests),), -1, dtype=torch.int64, device=device)
         places = {id(request): place for place, request in enumerate(self.requests)}
-        nobody = len(self.requests)  # the place behind the last: the -1 that is appended
+        nobody = len(self.requests)  # index of the -1 that is appended
         taken = [
             places.get(id(request), nobody) if coming else nobody
             for request, coming in zip(requests, ahead, strict=True)

@@ -19,14 +19,14 @@ MIN_CHUNK = 16
 """Smaller chunks of a long prompt cost more in overhead than they bring in fairness."""
 
 MAX_UNFINISHED = 2
-"""Prompts that a step may leave unfinished and still begin another that it cannot finish.
+"""Unfinished prompts up to which a step may begin another one that it cannot finish.
 
 Prompts in progress share the tokens, so each one more delays the first token of all of them, and
 a request that waits in the queue can still be refused in time.
 """
 
 MANY_PROMPTS = 4
-"""With more of them begun or waiting, prompts fill every step."""
+"""With more prompts than this begun or waiting, prompts fill every step."""
 
 
 class Prefills:
@@ -76,7 +76,7 @@ class Prefills:
     def share(
         self, tokens: int, limits: Limits, now: float, *, may_admit: bool
     ) -> list[ScheduledChunk]:
-        """Share `tokens` among the prompts. Whoever is displaced meanwhile has lost its row."""
+        """Share `tokens` among the prompts. A request that is displaced meanwhile loses its row."""
         begun: dict[Lane, Iterator[Request]] = {
             lane: filter(
                 _is_running,
@@ -148,7 +148,7 @@ class Prefills:
             return None
         has_row = self._requests.num_running < limits.max_batch_size and self._requests.has_free_row
         if not self._allocate(request, limits, served, has_row=has_row):
-            # A lane that holds its share of the blocks and more is not passed over.
+            # A lane that already holds more than its share of the blocks is not overtaken.
             if has_row and not self._holds_blocks_beyond_share(lane, limits):
                 blocked.add(lane)
             return None
@@ -174,7 +174,7 @@ class Prefills:
     def _who_leaves(
         self, request: Request, limits: Limits, served: Container[Request], *, needs_row: bool
     ) -> list[Request]:
-        """Choose the batch requests whose row and blocks suffice; nobody if none do."""
+        """Choose batch requests to preempt whose rows and blocks suffice; empty if none do."""
         if needs_row and self._rows_to_take(limits) == 0:
             return []
         free = self._blocks.pool.num_free - self._blocks.most_needed(request)
@@ -194,7 +194,7 @@ class Prefills:
         return leaving if free >= self._requests.num_running - len(leaving) else []
 
     def _may_take_row(self, limits: Limits) -> bool:
-        """Tell whether a batch request may have a row, seen from those that would take it back."""
+        """Tell whether a batch request may take a row that no interactive request would reclaim."""
         if self._has_displaced:
             return False
         kept = max(1, _rows_kept(limits))
@@ -204,7 +204,7 @@ class Prefills:
         )
 
     def _rows_to_take(self, limits: Limits) -> int:
-        """Rows that interactive requests may take from the batch lane, now that none is free."""
+        """Count the rows that interactive requests may take from the batch lane if none is free."""
         num_batch = self._requests.num_running_of["batch"]
         if not num_batch or self._requests.num_running != limits.max_batch_size:
             return 0  # while a lowered batch size drains, nothing that runs is touched

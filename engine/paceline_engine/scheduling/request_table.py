@@ -136,14 +136,14 @@ class RequestTable:
         self.num_accepted = 0
         """Draft tokens that the model chose too."""
         self.accepted_lengths: Counter[int] = Counter()
-        """How many drafts had so many tokens accepted."""
+        """Number of drafts by the number of their tokens that were accepted."""
         self._requests: dict[str, Request] = {}
         self._deadlines: list[tuple[float, int, Request]] = []
-        """A heap, the soonest first. Requests that have finished stay in it until their time."""
+        """A heap of deadlines, the soonest first. Finished requests stay in it until theirs."""
         self._held: dict[str, tuple[Request, Callable[[], bool]]] = {}
-        """Running requests that sit steps out, and what tells when they need not."""
+        """Running requests that skip steps, each with a check that tells when it is ready."""
         self._unpaced: set[str] = set()
-        """Decodes that have sat a step out since their last token."""
+        """Decodes that have skipped a step since their last token."""
         self._pacer = pacer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._swapper = swapper
@@ -216,12 +216,12 @@ class RequestTable:
         self._prefilling[request.id] = request
 
     def hold(self, request: Request, is_ready: Callable[[], bool]) -> None:
-        """Let a running request sit steps out until it is ready."""
+        """Let a running request skip steps until `is_ready` returns true."""
         if request.state is State.RUNNING:
             self._held[request.id] = request, is_ready
 
     def is_held(self, request: Request) -> bool:
-        """Tell whether a request sits this step out."""
+        """Tell whether a request skips this step."""
         return request.id in self._held
 
     def decode_chunks(self) -> list[ScheduledChunk]:
@@ -248,7 +248,7 @@ class RequestTable:
         ]
 
     def _wake(self) -> None:
-        """Let go on who is ready; all, where nobody else runs: the step then waits for them."""
+        """Resume held requests that are ready; all of them if no other runs: the step waits."""
         for request, is_ready in list(self._held.values()):
             if is_ready():
                 del self._held[request.id]
@@ -256,7 +256,7 @@ class RequestTable:
             self._held.clear()
 
     def yielding(self) -> list[Request]:
-        """List who must give way to an interactive arrival, the last that arrived first.
+        """List the requests that may be preempted for an interactive arrival, newest first.
 
         These are the running requests of the batch lane that were not preempted too often.
         """
@@ -319,7 +319,7 @@ class RequestTable:
         sampled = []
         for chunk, token in zip(batch.chunks, tokens, strict=True):
             request = chunk.request
-            # Who ended while the step was on its way gets nothing of it.
+            # A request that ended while the step was in flight gets no token from it.
             if chunk.is_padding or request.state is not State.RUNNING:
                 continue
             if token is None:
@@ -345,7 +345,7 @@ class RequestTable:
         return sampled
 
     def _settle_without_token(self, chunk: ScheduledChunk) -> None:
-        """Take in a part of a prompt, or a row that sat the step out: its last token runs again."""
+        """Settle a chunk that gave no token: a part of a prompt, or a decode that must rerun."""
         request, end = chunk.request, chunk.start + chunk.count - len(chunk.draft)
         if chunk.samples:
             end -= 1
@@ -361,7 +361,7 @@ class RequestTable:
             self.blocks.cache_blocks(request, chunk.start, end)
 
     def _begin_decode(self, request: Request, now: float) -> None:
-        # Whoever was preempted keeps the clock of its first token, as its client does.
+        # A preempted request keeps the time of its first token, as its client does.
         if request.first_token_at is None:
             request.first_token_at = now
         self.pace.follow(request, request.first_token_at)
@@ -432,16 +432,16 @@ class RequestTable:
 
 
 def _expendability(request: Request) -> tuple[bool, int]:
-    """Rank who gives way: the batch lane first, in a lane the last that arrived.
+    """Return the rank for preemption: the batch lane first, within a lane the newest request.
 
-    The oldest of the upper rank gives way only where it runs alone, so it always gets done.
+    The oldest interactive request is preempted only where it runs alone, so it always finishes.
     """
     has_waited = request.is_aged or request.num_preemptions >= MAX_PREEMPTIONS
     return request.lane == "batch" and not has_waited, request.number
 
 
 def _recompute_ms(pacer: Pacer, num_tokens: int) -> float | None:
-    """Predict what so many tokens add to steps that run anyway; None without a step model."""
+    """Predict the ms that computing `num_tokens` adds to other steps; None without a step model."""
     attention = int(chunk_attention(num_tokens, before=0))
     whole = pacer.predict_ms(StepFeatures(0, num_tokens, 0, attention))
     empty = pacer.predict_ms(StepFeatures(0, 0, 0, 0))

@@ -118,7 +118,7 @@ class ContinuousScheduler:
             drafts = self._drafts(self.speculation, decodes, shape, total, paced)
         prefills: list[ScheduledChunk] = []
         if self.requests.has_prompts:
-            # Whoever was just preempted would come straight back and preempt again.
+            # A request that was just preempted would be admitted at once and preempt again.
             may_admit = preemptions == 0
             left = total - drafts.num_tokens
             prefills = self._prefills.share(left, limits, now, may_admit=may_admit)
@@ -246,7 +246,7 @@ class ContinuousScheduler:
     def _may_preempt(self) -> bool:
         """Tell whether some decode may find no block for its next token."""
         blocks, decoding = self.requests.blocks, self.requests.decoding
-        if blocks.pool.num_free >= len(decoding):  # enough whoever is full: seldom worth a count
+        if blocks.pool.num_free >= len(decoding):  # enough even if all need one: skip the count
             return False
         return blocks.pool.num_free < sum(map(blocks.is_full, decoding.values()))
 
@@ -269,7 +269,7 @@ class _Drafts:
         return len(self.plain) + sum(chunk.count for chunk in self.drafted)
 
     def of_running(self) -> "_Drafts":
-        """Leave out whoever has lost its row."""
+        """Return the drafts without the requests that have lost their rows."""
         return _Drafts(
             [chunk for chunk in self.plain if chunk.request.state is State.RUNNING],
             [chunk for chunk in self.drafted if chunk.request.state is State.RUNNING],

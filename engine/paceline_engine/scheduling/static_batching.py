@@ -45,7 +45,7 @@ class StaticScheduler:
         """Padding that each prompt still needs to be as long as the longest, by request."""
 
     def must_settle(self, limits: Limits) -> bool:  # noqa: ARG002 - the port's shape
-        """Steps never overlap: who has ended decides what is padded."""
+        """Return True: which requests have ended decides what is padded, so steps never overlap."""
         return True
 
     def schedule(self, limits: Limits, now: float) -> Plan:
@@ -77,7 +77,7 @@ class StaticScheduler:
         self.requests.finish(request, reason)
 
     def queue_after(self, batch: Batch, limits: Limits) -> None:
-        """Say that nobody waits for admission: who waits, waits for the batch to end."""
+        """Return None: requests wait for the batch to end, not for admission."""
 
     def _gather(self, limits: Limits, now: float) -> list[Request]:  # noqa: ARG002 - for who waits
         """Choose the next batch, the interactive lane first."""
@@ -150,7 +150,7 @@ class DynamicScheduler(StaticScheduler):
 
 
 def _bucket(request: Request) -> int:
-    """Put lengths up to the same power of two together: they are about equal."""
+    """Return the bucket of a request: prompts of about equal length, by powers of two."""
     return (len(request.token_ids) - 1).bit_length()
 
 

@@ -1,6 +1,6 @@
 """Detects stuck admission: requests wait though a row and their blocks are free, step after step.
 
-No way to it is known here, but other engines have been stuck so, unnoticed, for hours.
+No cause is known in this engine, but others have been stuck like this, unnoticed, for hours.
 A step counts as stuck where requests wait, a row is below the limit, the largest of the heads would
 fit beside a spare block for each running request, and no prompt token was computed: a prompt in
 progress may rightly keep others waiting for many steps. A lane that rightly passes its turn does so
@@ -10,11 +10,11 @@ because a row or blocks are missing, so both heads must fit.
 from dataclasses import dataclass
 
 LONGEST_STEPS = 100
-"""So many stuck steps in a row are a spell: about a second of a GPU's steps."""
+"""Consecutive stuck steps that count as one spell: about a second of a GPU's steps."""
 LONGEST_S = 5.0
-"""So are stuck steps for so long where steps are slow: a CPU's hundred may take a minute."""
+"""Seconds of stuck steps that also count as a spell: 100 steps of a CPU may take a minute."""
 LEAST_STEPS = 5
-"""Fewer steps are never a spell: a single long step proves nothing."""
+"""The fewest stuck steps of a spell: a single long step proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Queue:
     waiting: int
     running: int
     max_batch_size: int
-    """The limit that held."""
+    """The batch-size limit of that step."""
     free_blocks: int
     needed_blocks: int
     """Blocks for all known tokens of the largest request that is next in its lane."""
@@ -33,7 +33,7 @@ class Queue:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether somebody could have been admitted, and nothing stood before it."""
+        """Whether a request could have been admitted and nothing prevented it."""
         return (
             self.waiting > 0
             and self.running < self.max_batch_size
@@ -54,9 +54,9 @@ class AdmissionWatchdog:
     _is_told: bool = False
 
     def see(self, queue: Queue | None, now: float) -> bool:
-        """Look at whom a step left waiting; True once per spell, when it is long enough to be one.
+        """Record the requests that a step left waiting; return True once per spell, when detected.
 
-        None says that nobody waits for admission; it need not be told while `num_stuck` is 0.
+        None means that no request waits for admission; while `num_stuck` is 0 it may be left out.
         """
         if queue is None or not queue.is_stuck:
             self.num_stuck, self._is_told = 0, False

@@ -52,7 +52,7 @@ LEVELS: Final = (
 )
 """From the fastest to the one that most CPUs have."""
 
-_TOLD: Final = (
+_DECISIVE: Final = (
     "amx_bf16",
     "amx_int8",
     "avx512_bf16",
@@ -65,6 +65,6 @@ _TOLD: Final = (
 )
 
 
-def told(features: Collection[str]) -> tuple[str, ...]:
+def decisive_features(features: Collection[str]) -> tuple[str, ...]:
     """Name those features that decide how fast the ops are, the strongest first."""
-    return tuple(each for each in _TOLD if each in features)
+    return tuple(each for each in _DECISIVE if each in features)

@@ -15,7 +15,7 @@ from paceline_kernels.cpu.huge_pages import prefer_huge_pages
 from paceline_kernels.fp8 import CODES
 
 Gate = Literal["silu", "gelu_tanh"]
-"""What the first half of the outputs goes through before it multiplies the second."""
+"""Activation of the first half of the outputs, which then multiplies the second half."""
 
 _PLAIN = 0
 GATES: dict[Gate, int] = {"silu": 1, "gelu_tanh": 2}
@@ -35,19 +35,19 @@ def function(library: CDLL, name: str, arguments: list[Any], result: Any = None)
 
 
 def address(tensor: Tensor | None) -> int | None:
-    """Tell where the numbers are; a null pointer for none."""
+    """Return the address of the tensor's data; None, a null pointer, for no tensor."""
     return None if tensor is None else tensor.data_ptr()
 
 
 def addresses(exponents: Exponents) -> tuple[int | None, int | None]:
-    """Tell where those of keys and of values are."""
+    """Return the addresses of the exponents of keys and of values."""
     return (None, None) if exponents is None else (address(exponents[0]), address(exponents[1]))
 
 
 def require(
     name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> None:
-    """C believes what it is told: a wrong tensor would read or write foreign memory."""
+    """Raise ValueError for a wrong tensor, with which C would read or write out of bounds."""
     if tensor.shape != shape or tensor.dtype is not dtype or not tensor.is_contiguous():
         seen = f"{tuple(tensor.shape)} {tensor.dtype} with strides {tensor.stride()}"
         raise ValueError(f"{name} must be contiguous {tuple(shape)} {dtype}, got {seen}")

@@ -28,7 +28,7 @@ from paceline_kernels.cpu.compile import (
     source_digest,
 )
 from paceline_kernels.cpu.cpu_features import Cpu, this_cpu
-from paceline_kernels.cpu.levels import LEVELS, Level, told
+from paceline_kernels.cpu.levels import LEVELS, Level, decisive_features
 from paceline_kernels.cpu.openmp import share_openmp
 from paceline_kernels.cpu.stored import SUFFIX, LibraryError, load_made, load_stored, store
 from paceline_kernels.kept_files import claimed
@@ -112,7 +112,7 @@ def load_library(
         features = level.features if level else cpu.features if library else ()
         name = level.name if level else "native" if library else ""
         taken_s = clock() - started_at
-        return Loaded(OpLibrary(origin, name, told(features), taken_s, why), library)
+        return Loaded(OpLibrary(origin, name, decisive_features(features), taken_s, why), library)
 
     try:
         share_openmp()

@@ -73,7 +73,7 @@ class NativeOps:
         return NativeLayers(self._library, shape, layers, norm)
 
     def likeliest(self, logits: Tensor) -> Tensor:  # float32 [rows, vocab] -> int64 [rows]
-        """Take the first of the largest; -1 where it is not finite, or some are not numbers."""
+        """Return each row's first largest logit; -1 if that is not finite or any logit is NaN."""
         rows, size = logits.shape
         require("logits", logits, (rows, size))
         tokens = torch.empty(rows, dtype=torch.int64)
@@ -297,7 +297,7 @@ class NativeOps:
 def _by_type(
     library: CDLL, name: str, arguments: list[Any], result: Any = None
 ) -> dict[torch.dtype, Any]:
-    """Type both functions of an op."""
+    """Declare the float32 and bfloat16 functions of an op."""
     return {
         torch.float32: function(library, name, arguments, result),
         torch.bfloat16: function(library, f"{name}_bf16", arguments, result),
@@ -305,7 +305,7 @@ def _by_type(
 
 
 def _float(tensor: Tensor) -> torch.dtype:
-    """Tell which of both types a tensor has; float32 where it has neither."""
+    """Return bfloat16 for a bfloat16 tensor, else float32."""
     return torch.bfloat16 if tensor.dtype == torch.bfloat16 else torch.float32
 
 

@@ -26,11 +26,11 @@ _CALLS = Calls()
 _JOINED = 4096
 """Numbers of parts that are joined at a time: 32 a thread."""
 _REGISTERS = 65_536
-"""Of a multiprocessor, from compute capability 8.0 on."""
+"""Registers of a multiprocessor, from compute capability 8.0 on."""
 _MOST_REGISTERS = 255
-"""Of a thread."""
+"""Registers of a thread, at most."""
 _PLANNED = 64
-"""Runs that a program of the plan finds."""
+"""Runs that one program of the plan kernel computes."""
 
 
 # What changes from step to step is not compiled in: nothing compiles while serving.
@@ -479,7 +479,7 @@ def _planned(q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | Non
 
 
 def _registers(blocks: Blocks) -> int:
-    """Count those of a thread, where as many programs share a multiprocessor as are meant to."""
+    """Return the registers per thread that let the intended programs share a multiprocessor."""
     threads = 32 * blocks["num_warps"] * blocks["programs"]
     return min(_MOST_REGISTERS, _REGISTERS // threads // 8 * 8)
 

@@ -20,7 +20,7 @@ class Switch:
         """Of this process. Kernels launched or captured from here on follow it."""
 
     def __call__(self, device: torch.device) -> Mapping[str, bool]:
-        """Return what a launcher adds to its options: nothing, as if there were no switch."""
+        """Return the options that a launcher adds: none if the switch is off or the GPU too old."""
         if self.is_on and blocks_of.capability(device) >= LEAST_CAPABILITY:
             return _ON
         return _OFF

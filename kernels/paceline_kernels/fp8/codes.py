@@ -21,7 +21,7 @@ _MANTISSA_BITS = 23
 
 
 def widen(codes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give each code's value; NaN is no code that anything here writes.
+    """Return each code's value; the NaN code is not handled, as nothing here writes it.
 
     E4M3's bits are those of a float16 that is 2^8 times smaller, which converts at the width of
     the machine: 0.28 ns a value on one core (Zen 4), where torch's own conversion took 4.5.

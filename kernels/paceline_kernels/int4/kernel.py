@@ -68,7 +68,7 @@ def _less_zero(words, zero, PLACE: tl.constexpr, dtype: tl.constexpr):
 
 
 @triton.jit
-def _told(groups_ptr, block, PLACE: tl.constexpr, output, is_output, SIZES: tl.constexpr):
+def _group_entry(groups_ptr, block, PLACE: tl.constexpr, output, is_output, SIZES: tl.constexpr):
     """Load scales and zero points of the group that a place of a block is in."""
     NUM_OUT: tl.constexpr = SIZES[0]
     NUM_IN: tl.constexpr = SIZES[1]
@@ -81,10 +81,10 @@ def _told(groups_ptr, block, PLACE: tl.constexpr, output, is_output, SIZES: tl.c
 
 
 @triton.jit
-def _scaled(words, told, PLACE: tl.constexpr, dtype: tl.constexpr):
+def _scaled(words, entry, PLACE: tl.constexpr, dtype: tl.constexpr):
     """Give what a pair of each word's values means, rounded to a type."""
-    scale = (told & ~0xFF).to(tl.float32, bitcast=True).to(dtype)
-    return _less_zero(words, (told & 0xFF)[:, None], PLACE, dtype) * scale[:, None]
+    scale = (entry & ~0xFF).to(tl.float32, bitcast=True).to(dtype)
+    return _less_zero(words, (entry & 0xFF)[:, None], PLACE, dtype) * scale[:, None]
 
 
 @triton.jit
@@ -94,18 +94,18 @@ def _scaled_block(
     """Give the weights of a block of inputs, [outputs, inputs]."""
     GROUP: tl.constexpr = SIZES[2]
     IS_WHOLE: tl.constexpr = SIZES[1] == GROUP
-    told_0 = _told(groups_ptr, block, 0, output, is_output, SIZES)
-    told_1, told_2 = told_0, told_0
+    entry_0 = _group_entry(groups_ptr, block, 0, output, is_output, SIZES)
+    entry_1, entry_2 = entry_0, entry_0
     if GROUP == 32 and not IS_WHOLE:
-        told_1 = _told(groups_ptr, block, 1, output, is_output, SIZES)
+        entry_1 = _group_entry(groups_ptr, block, 1, output, is_output, SIZES)
     if GROUP <= 64 and not IS_WHOLE:
-        told_2 = _told(groups_ptr, block, 2, output, is_output, SIZES)
-    told_3 = told_2
+        entry_2 = _group_entry(groups_ptr, block, 2, output, is_output, SIZES)
+    entry_3 = entry_2
     if GROUP == 32 and not IS_WHOLE:
-        told_3 = _told(groups_ptr, block, 3, output, is_output, SIZES)
+        entry_3 = _group_entry(groups_ptr, block, 3, output, is_output, SIZES)
     # Places stay in the registers of their thread: neither joining nor turning moves anything.
-    even = tl.join(_scaled(words, told_0, 0, dtype), _scaled(words, told_2, 2, dtype))
-    odd = tl.join(_scaled(words, told_1, 1, dtype), _scaled(words, told_3, 3, dtype))
+    even = tl.join(_scaled(words, entry_0, 0, dtype), _scaled(words, entry_2, 2, dtype))
+    odd = tl.join(_scaled(words, entry_1, 1, dtype), _scaled(words, entry_3, 3, dtype))
     places_last = tl.join(even, odd)  # [outputs, inputs of a place, 2, 2]
     return tl.reshape(tl.permute(places_last, (0, 2, 3, 1)), (words.shape[0], 8 * words.shape[1]))
 
@@ -174,7 +174,7 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
             total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
         else:
             for group in tl.static_range(4 // CHUNKS):
-                told = _told(groups_ptr, block, group * CHUNKS, output, is_output, SIZES)
+                entry = _group_entry(groups_ptr, block, group * CHUNKS, output, is_output, SIZES)
                 if IS_FEW:
                     sums = tl.zeros([TILE_ROWS, TILE_OUT], dtype=tl.float32)
                 for chunk in tl.static_range(CHUNKS):
@@ -184,14 +184,14 @@ def _int4_linear_kernel(  # noqa: C901, PLR0912 - its branches are chosen when i
                         is_inside &= (start + column < NUM_IN)[None, :]
                     x = tl.load(x_ptr + x_at + start, mask=is_inside, other=0.0)
                     if IS_FEW:
-                        zero = (told & 0xFF)[:, None]
+                        zero = (entry & 0xFF)[:, None]
                         values = _less_zero(words, zero, group * CHUNKS + chunk, dtype)
                         sums = tl.dot(x, tl.trans(values), sums, input_precision="ieee")
                     else:
-                        values = _scaled(words, told, group * CHUNKS + chunk, dtype)
+                        values = _scaled(words, entry, group * CHUNKS + chunk, dtype)
                         total = tl.dot(values, tl.trans(x), total, input_precision="ieee")
                 if IS_FEW:
-                    total += sums * (told & ~0xFF).to(tl.float32, bitcast=True)[None, :]
+                    total += sums * (entry & ~0xFF).to(tl.float32, bitcast=True)[None, :]
 
     if not IS_FEW:
         total = tl.trans(total)

@@ -1,4 +1,4 @@
-"""A mixture of experts: which experts a token has, and what they make of it."""
+"""A mixture of experts: routing each token, and computing its experts' outputs."""
 
 from paceline_kernels.dispatch import by_device
 from paceline_kernels.moe.reference import expert_product as reference_expert_product

@@ -1,4 +1,4 @@
-"""The choice itself: the largest logit, or a draw from what was kept.
+"""Chooses the token: the largest logit, or a draw from the tokens that the cuts keep.
 
 A draw takes two steps, each the largest of some numbers with Gumbel noise: a group by the logarithm
 of its mass, then a token of it by its logit. Together they draw a token with its probability, and

@@ -13,7 +13,7 @@ def ordered(x):
 
 @triton.jit
 def float_of(key):
-    """Back from `_ordered`."""
+    """Return the float of a key: the inverse of `ordered`."""
     return tl.where(key >= 0, key, key ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
 
 

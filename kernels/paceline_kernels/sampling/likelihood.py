@@ -58,7 +58,7 @@ def _likelihood_kernel(
     BATCH: tl.constexpr,
     IS_DEPENDENT: tl.constexpr = False,
 ):
-    """Tell of one row."""
+    """Write the log-probabilities and the rank of one row."""
     wait_for_earlier(IS_DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     row_ptr = logits_ptr + row * vocab

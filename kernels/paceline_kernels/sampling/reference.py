@@ -161,7 +161,7 @@ def token_likelihoods(
     tokens: Tensor,  # [rows] int64; below 0 taken as 0
     num_top: int,
 ) -> Tensor:  # [rows, 2 + 2 * num_top], float32 or wider
-    """Tell of a token of each row, and of the row's `num_top` likeliest ones.
+    """Return the likelihood of a token of each row, and of the row's `num_top` likeliest ones.
 
     The token's log-probability `logit - log(sum(exp(logits)))`, its rank from 1, the best
     log-probabilities, best first, and their ids: whole numbers up to 2 ** 24 are exact.

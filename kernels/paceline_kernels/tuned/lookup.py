@@ -1,4 +1,4 @@
-"""The blocks that a launcher uses: found once for each class of calls, then one dict away."""
+"""Looks up a launcher's block sizes: once for each class of calls, then from a dict."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ class Lookup:
         self._gpu_of = gpu_of
         self._found: dict[object, Blocks] = {}
         self.generation = 0
-        """Counts exchanges of the table: what followed from the one before holds no more."""
+        """Counts replacements of the table: values derived from an earlier table are stale."""
         self._multiprocessors: dict[torch.device, int] = {}
         self._capabilities: dict[torch.device, tuple[int, int]] = {}
 

@@ -1,4 +1,4 @@
-"""What the table of blocks may say: the shape classes of each kernel, and the sizes it may take."""
+"""The valid entries of the block-size table: each kernel's shape classes and block sizes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Blocks = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """One kernel's."""
+    """The shape classes and the block sizes of one kernel."""
 
     classes: Mapping[str, tuple[int | str, ...]]
     """Values that tell calls apart, in the order of what they demand of a program."""

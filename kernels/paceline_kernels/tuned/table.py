@@ -19,7 +19,7 @@ class NoBlocksError(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """What a row is found by."""
+    """The properties of a GPU by which a row is found."""
 
     name: str
     capability: tuple[int, int]

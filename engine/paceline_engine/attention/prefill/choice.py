@@ -1,4 +1,4 @@
-"""Chooses who attends for a step's prompts: as was set, or as was tried and timed at start."""
+"""Chooses the prefill attention of a step: as set, or by trials and timings at start."""
 
 import logging
 from collections import Counter
@@ -48,7 +48,7 @@ _Size = TypeVar("_Size", int, PromptChunk)
 class PrefillChoice:
     """SDPA for prompts of some lengths and later chunks of some sizes, our kernel for the rest.
 
-    SDPA's first call that raises while it serves is its last: our kernel serves from then on. A GPU
+    Once an SDPA call raises while serving, our kernel is used from then on. A GPU
     whose memory was accessed illegally raises in ours too, and the process ends.
     """
 
@@ -73,7 +73,7 @@ class PrefillChoice:
         """SDPA has raised while it served."""
 
     def agreed(self, least: Callable[[int], int]) -> "PrefillChoice":
-        """Keep SDPA where every rank has found it worth its while.
+        """Keep SDPA only where every rank measured it to be faster.
 
         Ranks take steps together, and what one of them gathers each must have memory for. `least`
         gives the smallest of all ranks' numbers; each calls it as often.
@@ -208,7 +208,7 @@ def choose(
 
 
 def _agreed(is_sdpas: Mapping[_Size, bool], least: Callable[[int], int]) -> dict[_Size, bool]:
-    if not least(len(is_sdpas)):  # one of them does without: it has no sizes to compare
+    if not least(len(is_sdpas)):  # some rank does not use SDPA: it has no sizes to compare
         return {}
     return {size: bool(least(int(is_))) for size, is_ in is_sdpas.items()}
 
@@ -219,7 +219,7 @@ def _shown(is_sdpas: Mapping[Any, bool]) -> str:
 
 
 def _below(floors: Iterable[int], floor: int, most: int) -> int:
-    """Return the largest number of the class that begins at a floor."""
+    """Return the largest number of the class whose smallest number is `floor`."""
     return min(most, *(each - 1 for each in floors if each > floor), most)
 
 
@@ -231,7 +231,7 @@ class _Trial:
     ours: PrefillAttention
     cache: TrialCache
     layers: Mapping[ScoreRules, int]
-    """Each kind, and how many there are."""
+    """The number of layers of each kind."""
     max_tokens: int
     max_context: int
 

@@ -1,4 +1,4 @@
-"""Times a step's prefill attention, and tells whether SDPA is worth its while."""
+"""Times a step's prefill attention, and decides whether SDPA is fast enough to be used."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ SecondsOf = Callable[[Iterable[Run]], float]
 
 @dataclass(frozen=True, slots=True)
 class LayerTimes:
-    """What one kind of layer takes."""
+    """The time of attention in layers of one kind."""
 
     first_s: float
     """The first layer of a step: what depends on its lengths is worked out here."""

@@ -33,7 +33,7 @@ class Fault:
 
     reason: str
     level: int = logging.WARNING
-    """INFO where torch said itself that it has nothing."""
+    """The log level: INFO where torch itself reports that it has no fast attention."""
 
 
 def fault_of(
@@ -69,7 +69,7 @@ def tolerance(dtype: torch.dtype) -> float:
 def _difference(
     sdpa: PrefillAttention, ours: PrefillAttention, step: TrialStep, rules: ScoreRules
 ) -> float:
-    """Return the largest difference of a row; NaN where there is one, or padding is not zero."""
+    """Return the largest difference of a row; NaN if an output has NaN or padding is not zero."""
     seen = sdpa(step.q, step.cache, step.prompts, rules)
     wanted = ours(step.q, step.cache, step.prompts, rules)
     if seen.shape != wanted.shape or seen.dtype != wanted.dtype:
@@ -90,7 +90,7 @@ def _rows_difference(seen: Tensor, wanted: Tensor) -> Tensor:  # [T, heads, size
 
 
 def _require_alive(device: torch.device, error: Exception) -> None:
-    """Refuse to go on where CUDA does not: after an illegal access nothing it says is true."""
+    """Raise BadSettings where CUDA no longer works, as after an illegal memory access."""
     if device.type != "cuda":
         return
     try:

@@ -14,7 +14,7 @@ MAX_TOKENS = 10_240
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Lengths of prompts that are timed; each stands for those up to the next."""
 LATER_TOKENS = (256, 1024, 4096)
-"""Tokens of later chunks that are timed, and likewise:"""
+"""Tokens of later chunks that are timed, and below their context lengths."""
 LATER_CONTEXTS = (2048, 8192, 32_768)
 STEP_TOKENS = 2048
 """Tokens of a timed step: shorter prompts come together, as they do in a step."""
@@ -23,7 +23,7 @@ _UNSEEN = 8
 """Different lengths in a step; torch may compile for each, while the engine starts."""
 _SEED = 5
 _LOUD = 4.0
-"""Factor on the queries: few keys then have most of the weight, so that a missing one is seen."""
+"""Factor on the queries: few keys then have most of the weight, so a missing one is noticed."""
 _PADDING = 3
 
 

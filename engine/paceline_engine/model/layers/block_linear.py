@@ -48,7 +48,7 @@ class BlockLinear:
 
 
 class BlockGatedLinear:
-    """A gate and what it lets through in one step: the compiled product gates its sums."""
+    """Gate and up in one product: the compiled product applies the activation itself."""
 
     def __init__(self, matmul: BlockMatmul, weight: Blocks, activation: Activation) -> None:
         self.weight = matmul.pack([weight], is_gated=True)
@@ -136,6 +136,6 @@ def fused_gated_blocks(weight: StoredWeight, activation: Activation) -> BlockGat
 
 
 def _joined(parts: list[Blocks]) -> list[Blocks]:
-    """Make one weight of neighbours of a kind: no panel between them stays half empty."""
+    """Merge adjacent weights of one type, so that no panel between them is half empty."""
     groups = (list(group) for _, group in groupby(parts, lambda part: part.kind))
     return [Blocks(group[0].kind, torch.cat([part.rows for part in group])) for group in groups]

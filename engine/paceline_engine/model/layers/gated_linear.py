@@ -1,4 +1,4 @@
-"""The first half of an MLP: a gate and what it lets through, multiplied."""
+"""The first half of an MLP: `act(gate(x)) * up(x)`."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -37,7 +37,7 @@ def fused_gated_linear(
         matmul = compiled_for(weight)
         return None if matmul is None else NativeGatedLinear(matmul, weight, activation)
     native = native_ops()
-    if native is None or quantization == "fp8_dynamic":  # a product of torch's
+    if native is None or quantization == "fp8_dynamic":  # torch computes this product
         return None
     quantized = quantize(weight, quantization)
     return NativeGatedLinear(native.matmul, quantized.values, activation, scales=quantized.scales)

@@ -63,7 +63,7 @@ class NativeLinear:
 
 
 class NativeGatedLinear:
-    """A gate and what it lets through in one step: the compiled product gates its sums."""
+    """Gate and up in one product: the compiled product applies the activation itself."""
 
     def __init__(
         self,

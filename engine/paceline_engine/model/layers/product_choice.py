@@ -25,9 +25,9 @@ Op by op a decode of one token took 10.1 ms, in one call 7.5.
 """
 ROWS = (1, 16, 64, 256, 2048)
 _MIN_NUMBERS = 1 << 18
-"""Smaller weights take as long as the call."""
+"""Weights with fewer numbers are not timed: their products take no longer than the call."""
 _MAX_PRODUCTS = 1 << 32
-"""More would take seconds: taller products of large weights are left out."""
+"""Multiply-adds of a timed product at most: larger ones would take seconds, and are left out."""
 _REPEATS = 3
 
 _log = logging.getLogger(__name__)
