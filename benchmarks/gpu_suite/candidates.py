@@ -59,6 +59,8 @@ _FEATURES = (3072, 8192, 14336, 28672)
 """Hidden sizes of Qwen3 0.6B, Llama 3.2 1B, 3.1 8B and 3.1 70B: a class of rows each."""
 _TOKENS_OF_TILES = {16: 16, 64: 128, 128: 1024}
 """Tokens of eight experts, two each, whose tiles have so many rows."""
+_DRY_TOKENS = 128
+"""More take Triton's interpreter a minute and longer."""
 _CONTEXTS = (2048,) * 64
 _CHUNKS = ((2048, 2048), (512, 4096))
 
@@ -148,5 +150,7 @@ def _experts(machine: Machine, bits: int, *, has_fp8: bool) -> Iterator[Question
         kinds["fp8_dynamic"] = partial(fp8_cases.experts_fp8_case, is_dynamic=True)
     for weight, case in kinds.items():
         for rows, num_tokens in _TOKENS_OF_TILES.items():
+            if dry and num_tokens > _DRY_TOKENS:
+                continue
             make = partial(case, layer, num_tokens)
             yield Question("fused_experts", {"weight": weight, "bits": bits, "rows": rows}, make)
