@@ -33,8 +33,8 @@ class World:
     service: RolledService
     url: str
 
-    def kubectl(self, *args: str) -> str:
-        return self.service.cluster.kubectl(*args)
+    def kubectl(self, *args: str, input: str | None = None) -> str:
+        return self.service.cluster.kubectl(*args, input=input)
 
     def pods(self) -> list[dict[str, Any]]:
         """The service's pods that stay."""
@@ -145,3 +145,28 @@ def test_a_pod_that_leaves_costs_no_request(world: World) -> None:
         )
 
     assert staying in world.names()
+
+
+def test_a_request_that_finds_no_pod_waits_at_the_gateway_for_one(world: World) -> None:
+    """The first request after a scale to zero is answered, by a client that asks once."""
+    listed = {"apiVersion": "v1", "kind": "List", "items": example("from-zero.yaml")}
+    world.kubectl("apply", "--filename=-", input=json.dumps(listed))
+    world.kubectl("scale", f"pisvc/{_NAME}", "--replicas=0")
+    wait_until(lambda: not world.names(), within_s=WITHIN_S, every_s=0.5)
+    wait_until(lambda: _is_held(world.url), within_s=WITHIN_S, every_s=0.5)
+
+    body = {"model": _NAME, "prompt": "One, two, three,", "max_tokens": 4}
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(httpx.post, f"{world.url}/v1/completions", json=body, timeout=600)
+        world.kubectl("scale", f"pisvc/{_NAME}", "--replicas=1")
+        answer = asked.result()
+
+    assert answer.status_code == 200, answer.text
+
+
+def _is_held(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/v1/models", timeout=3)
+    except httpx.ReadTimeout:
+        return True
+    return False
