@@ -12,13 +12,18 @@ from autoscale.plots import draw_ramps
 from autoscale.ramp import ramps
 from balancing.results import ALIKE, MIXED
 from balancing.results import read as read_balancing
+from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
 from pictures.balancing import draw_balancing
-from pictures.batch_sweep import draw_batch_sweep
 from pictures.knees import draw_knees
+from pictures.prefix import Pair, draw_prefix
 from pictures.scene_plots import draw_batch_size, draw_bursts, draw_flood
 from pictures.scores import committed_scores
+from pictures.sequences import MEMORY, draw_sequences
+from pictures.speculation import Gain, draw_speculation
+from pictures.sweep import draw_sweep
+from pictures.ways_of_batching import draw_goodput, draw_p99_over_time, draw_padding
 from published_knees.results import read as read_knees
 from scenes.batch_size import BatchScene
 from scenes.bursts import BurstScene
@@ -30,6 +35,8 @@ from tune_report.plots import draw_scores
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _RESULTS: Final = ROOT / "benchmarks" / "results"
+_GUESSED_TEXTS: Final = ("repetitive", "prose")
+"""Texts whose gain by speculation is drawn."""
 
 DRAWN_BY_THEIR_RUN: Final = {
     "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png",
@@ -83,9 +90,35 @@ def _balancing(root: Path) -> None:
     draw_balancing(fleets, _in(root, "docs/images/balancing.png"))
 
 
-def _batching(root: Path) -> None:
+def _sweep(root: Path) -> None:
     (sweep,) = read_sweeps([_RESULTS / "cpu" / "sweep.json"])
-    draw_batch_sweep(sweep, _in(root, "docs/images/batching/batch-sizes.png"))
+    sizes, budgets = (
+        _in(root, f"docs/images/batching/{name}.png") for name in ("batch-sizes", "token-budgets")
+    )
+    title = "p99 over the max batch size, and where the tuner stood"
+    draw_sweep(sweep, "batch_size", ("TTFT", "ITL", "E2E"), title, sizes)
+    title = "Smaller token budgets shorten gaps, not first tokens"
+    draw_sweep(sweep, "token_budget", ("TTFT", "ITL"), title, budgets)
+
+
+def _compare(root: Path) -> None:
+    comparison = read_comparison(_RESULTS / "cpu" / "compare.json")
+    draw_goodput(comparison, _in(root, "docs/images/batching/goodput.png"))
+    draw_p99_over_time(comparison, _in(root, "docs/images/batching/p99-over-time.png"))
+    draw_padding(comparison, _in(root, "docs/images/batching/padding.png"))
+
+
+def _techniques(root: Path) -> None:
+    cpu = _RESULTS / "cpu"
+    pairs = msgspec.json.decode((cpu / "prefix.json").read_bytes(), type=list[Pair])
+    draw_prefix(pairs, _in(root, "docs/images/batching/prefix.png"))
+    gains = msgspec.json.decode((cpu / "speculation.json").read_bytes(), type=list[Gain])
+    speculation = _in(root, "docs/images/batching/speculation.png")
+    draw_speculation(gains, _GUESSED_TEXTS, speculation)
+    draw_sequences(MEMORY, _in(root, "docs/images/batching/sequences.png"))
+
+
+def _scenes(root: Path) -> None:
     scenes = _RESULTS / "scenes"
     moves = msgspec.json.decode((scenes / "batch-size.json").read_bytes(), type=BatchScene)
     draw_batch_size(moves, _in(root, "docs/images/batching/tuned-live.png"))
@@ -116,16 +149,38 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
     (_knees, ("docs/images/knees.png",)),
     (_balancing, ("docs/images/balancing.png",)),
     (
-        _batching,
+        _sweep,
+        (
+            "docs/images/batching/batch-sizes.png",
+            "docs/images/batching/token-budgets.png",
+        ),
+    ),
+    (
+        _compare,
+        (
+            "docs/images/batching/goodput.png",
+            "docs/images/batching/p99-over-time.png",
+            "docs/images/batching/padding.png",
+        ),
+    ),
+    (
+        _techniques,
+        (
+            "docs/images/batching/prefix.png",
+            "docs/images/batching/speculation.png",
+            "docs/images/batching/sequences.png",
+        ),
+    ),
+    (
+        _scenes,
         (
             "docs/images/batching/tuned-live.png",
-            "docs/images/batching/batch-sizes.png",
             "docs/images/batching/bursts.png",
             "docs/images/batching/flood.png",
         ),
     ),
 )
-"""What draws from committed results, and the pictures that it writes below a root."""
+"""What draws from committed results or computes, and the pictures that it writes below a root."""
 
 
 def redraw(root: Path) -> list[str]:

@@ -19,8 +19,10 @@ import pytest
 from paceline_cli.bench.comparison import ArmResult, read_comparison
 from paceline_cli.bench.measures import Latency, Measures
 from paceline_cli.bench.sweep_points import Sweep, read_sweeps
+from paceline_cli.plan.sequences import preallocated_batch
 from paceline_engine.core.model_config import ModelConfig
 from paceline_sim.hardware import CPU_135M, LLAMA_8B
+from pictures import sequences
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -223,6 +225,8 @@ def memory() -> list[str]:
         f"{GIB // kv_bytes(LLAMA_8B):,} tokens",
         f"{reserved(LLAMA_8B)} request",
         f"{paged(LLAMA_8B, 1000)} requests",
+        str(preallocated_batch(sequences.MEMORY.tokens, sequences.SHOWN, BLOCK)),
+        str(preallocated_batch(sequences.MEMORY.tokens, RESERVED, BLOCK)),
     ]
 
 
@@ -245,6 +249,11 @@ def speculation() -> list[str]:
     forced, looked_up = (drafted(text, 1)["ratio"] for text in ("json, forced alone", "json"))
     free = [times(one), times(many), f"{prose[0]:.2f}", times(prose[1])]
     return [*free, times(forced), f"{looked_up:.2f}"]
+
+
+def lanes() -> list[str]:
+    without, lane = raw("scenes/flood.json")["tracks"]
+    return [f"{lane['flooded_p99_ms']:.0f} ms", f"{without['flooded_p99_ms'] / 1e3:.0f} s"]
 
 
 def scene(name: str) -> dict[str, Any]:
@@ -331,12 +340,22 @@ def batch_sizes() -> list[str]:
             f"{p99_ms(each.itl):.0f} ms",
         ]
 
+    default = [
+        each
+        for each in raw("tuning/figures.json")["scores"]
+        if (each["workload"], each["arm"]) == ("H100 ITL 50: steady 0.5", "default 256/2048")
+    ]
+    shares = (
+        middle(min(each["attainment"].values()) for each in default),
+        middle(each["good"] / each["offered"] for each in default),
+    )
     points = [*(at_batch(size) for size in (1, 4, 8, 16, 64)), tuner()]
     mean_s = known(at_batch(64).e2e.mean_ms.value) / 1e3
     return [
         *(cell for each in points for cell in row(each)),
         f"{mean_s:.2f}",
         f"{14 * mean_s:.0f}",
+        *(f"{100 * share:.1f} %" for share in shares),
     ]
 
 
@@ -455,6 +474,7 @@ EXPECTED = {
     "Paged memory": memory,
     "Prefix caching": prefixes,
     "Speculation": speculation,
+    "Lanes": lanes,
     "Backpressure": backpressure,
     "Prefill and decode apart": apart,
     "By kind of traffic": by_traffic,

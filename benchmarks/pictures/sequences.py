@@ -1,0 +1,67 @@
+"""How many sequences fit into one KV cache, paged and preallocated, as `paceline plan` computes."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from paceline_cli.plan.kv_memory import KvMemory
+from paceline_cli.plan.sequences import preallocated_batch
+from paceline_cli.plot_style import AFTER, BEFORE, INK, plain_log_ticks, styled
+from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
+from paceline_engine.hardware.model_size import Precision, size_of
+from paceline_sim.hardware import LLAMA_8B
+
+MEMORY: Final = KvMemory(
+    device=GPUS["h100"],
+    size=size_of(LLAMA_8B, Precision(2)),
+    fraction=0.9,
+    max_token_budget=8192,
+)
+"""Llama-3.1-8B in 16 bits on an H100 of 80 GB, with the defaults of a manifest."""
+SHOWN: Final = 1000
+"""The length at which the picture prints how many fit."""
+_LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
+_RESERVED: Final = ((2048, "-."), (8192, "--"))
+
+
+def paged_batch(kv_tokens: int, length: int) -> int:
+    """Count the sequences that fit where each holds blocks for the tokens that it has."""
+    return preallocated_batch(kv_tokens, length, BLOCK_TOKENS)
+
+
+def draw_sequences(memory: KvMemory, path: Path) -> None:
+    """Draw both over the length that sequences really have."""
+    with styled():
+        figure = Figure(figsize=(7.6, 4.2), layout="constrained")
+        axis = figure.subplots()
+        lengths = range(_LENGTHS[0], _LENGTHS[-1] + 1, BLOCK_TOKENS)
+        fit = [paged_batch(memory.tokens, length) for length in lengths]
+        axis.plot(lengths, fit, color=AFTER, lw=2.5, label=f"paged, blocks of {BLOCK_TOKENS}")
+        for longest, dash in _RESERVED:
+            reserved = preallocated_batch(memory.tokens, longest, BLOCK_TOKENS)
+            axis.plot((_LENGTHS[0], longest), (reserved, reserved), color=BEFORE, ls=dash, lw=2,
+                      label=f"preallocated, {longest:,} tokens each")  # fmt: skip
+            _name(axis, _LENGTHS[0], reserved, f"{reserved:,}")
+        paged = paged_batch(memory.tokens, SHOWN)
+        axis.plot([SHOWN], [paged], "o", color=AFTER, ms=7)
+        _name(axis, SHOWN, paged, f"{paged:,} of {SHOWN:,} tokens")
+        axis.set_yscale("log")
+        axis.set_ylim(30, 1.4 * fit[0])
+        plain_log_ticks(axis.yaxis, [30.0, float(fit[0])])
+        axis.set_xscale("log", base=2)
+        axis.set_xlim(_LENGTHS[0], 1.05 * _LENGTHS[-1])
+        axis.xaxis.set_major_locator(FixedLocator(_LENGTHS))
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_xlabel("length of each sequence, prompt and answer (tokens)")
+        axis.set_ylabel(f"sequences in {memory.tokens:,} tokens of KV")
+        axis.set_title("Paged, a sequence takes what it has (computed: H100, Llama-3.1-8B)")
+        figure.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+        figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def _name(axis: Any, x: float, y: float, text: str) -> None:
+    axis.annotate(text, (x, y), xytext=(5, 5), textcoords="offset points", fontsize=10,
+                  color=INK)  # fmt: skip
