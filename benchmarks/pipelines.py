@@ -1,16 +1,15 @@
 """What the example pipelines cost on this machine: the three scripts of `examples/pipelines`.
 
-    python benchmarks/pipelines.py retrieve    # three services, six people at once
-    python benchmarks/pipelines.py cascade     # a small model, and one of three times its layers
-    python benchmarks/pipelines.py offline     # a file of requests beside people
+    PYTHONPATH=tests python benchmarks/pipelines.py retrieve|cascade|offline
 
+`retrieve` has three services and six people at once; `cascade` a small model and one of three times
+its layers; `offline` a file of requests beside people (`offline_file.py`).
 Each keeps its figures in `results/cpu/pipelines.json` and writes the page anew.
 """
 
 import argparse
 import json
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,22 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from openai import OpenAI
 
-from paceline_cli.bench.document import read_run
+from offline_file import offline, offline_page
 from paceline_cli.traffic.calibration import machine
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
 from paceline_engine.checkpoint.uri import Places, locate
-from paceline_testing.running_sidecar import Sidecar, free_port
-from paceline_testing.waiting import wait_until
+from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.whole_service import embedded_service
 from resized_model import write_with_layers
 
@@ -91,13 +87,14 @@ def main() -> None:
     parser.add_argument("pipeline", choices=("retrieve", "cascade", "offline"))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=4, help="Of each question of retrieve.")
-    parser.add_argument("--requests", type=int, default=150, help="Of people, beside the file.")
+    parser.add_argument("--lines", type=int, default=3000, help="Of the file of offline.")
+    parser.add_argument("--rate", type=float, default=2.0, help="Of people beside it, a second.")
     given = parser.parse_args()
     sys.path.insert(0, str(EXAMPLES))
     measures: dict[str, Callable[[], dict[str, Any]]] = {
         "retrieve": lambda: retrieve(given.repeats),
         "cascade": cascade,
-        "offline": lambda: offline(given.requests),
+        "offline": lambda: offline(given.lines, given.rate),
     }
     path = given.results / "pipelines.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
@@ -134,12 +131,16 @@ def retrieve(repeats: int, people: int = 6) -> dict[str, Any]:
             began = time.perf_counter()
             rows = list(threads.map(ask, *zip(*(repeats * QUESTIONS), strict=True)))
             seconds = time.perf_counter() - began
-        found = [diagnosed(service, seconds) for service in services]
+        together = diagnosed(services, seconds)
+        found = [diagnosed([service], seconds) for service in services]
+        urls = [service.admin_url for service in services]
     return {
         "people": people,
         "rows": rows,
         "per_second": len(rows) / seconds,
-        "diagnosed": dict(zip(STEPS, found, strict=True)),
+        "diagnosed": {step: bound(each) for step, each in zip(STEPS, found, strict=True)},
+        "shares": dict(zip(STEPS, (each["share"] for each in together["services"]), strict=True)),
+        "slowest": STEPS[urls.index(together["slowest"])],
     }
 
 
@@ -148,15 +149,21 @@ def client(service: Sidecar) -> OpenAI:
     return OpenAI(base_url=f"{service.url}/v1", api_key="none")
 
 
-def diagnosed(service: Sidecar, seconds: float) -> dict[str, Any]:
-    """What `paceline diagnose` says of one service: its bound, and its largest part."""
-    token_file = service.settings.runtime_token_file
-    command = ["diagnose", "--url", service.admin_url, "--token-file", str(token_file)]
-    command += ["--seconds", f"{max(5.0, seconds):.0f}", "--format", "json"]
+def diagnosed(services: Sequence[Sidecar], seconds: float) -> dict[str, Any]:
+    """What `paceline diagnose` says of one service, or of several beside each other."""
+    command = ["diagnose", "--seconds", f"{max(5.0, seconds):.0f}", "--format", "json"]
+    for service in services:
+        token_file = service.settings.runtime_token_file
+        command += ["--url", service.admin_url, "--token-file", str(token_file)]
     told = subprocess.run(
         [sys.executable, "-m", "paceline_cli", *command], capture_output=True, check=True
     ).stdout
-    found = json.loads(told)
+    found: dict[str, Any] = json.loads(told)
+    return found
+
+
+def bound(found: dict[str, Any]) -> dict[str, Any]:
+    """Keep of one service's diagnosis its bound, and its parts."""
     parts = {
         f"{part['name']} ({span['name']})": part["mean_ms"]
         for span in found["spans"]
@@ -199,94 +206,6 @@ def cascade() -> dict[str, Any]:
     return {"rows": rows, "large_times": LARGE_TIMES}
 
 
-def offline(num_requests: int) -> dict[str, Any]:
-    """Let people ask a tuned service, first alone and then with a file of requests behind them."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    manifest = EXAMPLES / "offline.yaml"
-    command = [sys.executable, "-m", "paceline_cli", "up", "-f", str(manifest), "--no-page"]
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        up = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.DEVNULL)
-        try:
-            wait_until(lambda: is_ready(url), within_s=300)
-            people(url, num_requests // 3, folder / "warm")
-            alone = people(url, num_requests, folder / "alone")
-            requests = folder / "requests.jsonl"
-            lines = [line_of(n) for n in range(4000)]
-            requests.write_text("".join(json.dumps(line) + "\n" for line in lines))
-            service = OpenAI(base_url=f"{url}/v1", api_key="none")
-            with requests.open("rb") as content:
-                file = service.files.create(file=content, purpose="batch")
-            batch = service.batches.create(
-                input_file_id=file.id,
-                endpoint="/v1/chat/completions",
-                completion_window="24h",
-            )
-            wait_until(lambda: done(service, batch.id) > 0, within_s=120)
-            began, before = time.perf_counter(), done(service, batch.id)
-            beside = people(url, num_requests, folder / "beside")
-            lines_per_second = (done(service, batch.id) - before) / (time.perf_counter() - began)
-            service.batches.cancel(batch.id)
-        finally:
-            up.terminate()
-            up.wait(timeout=60)
-    return {"alone": alone, "beside": beside, "lines_per_second": lines_per_second}
-
-
-def is_ready(url: str) -> bool:
-    """Whether a service takes requests."""
-    try:
-        return httpx.get(f"{url}/health/ready").is_success
-    except httpx.TransportError:
-        return False
-
-
-def people(url: str, num_requests: int, folder: Path) -> dict[str, Any]:
-    """Offer two requests a second with `paceline bench run`; its own figures."""
-    traffic = ["--rate", "2", "--requests", str(num_requests), "--prompt-tokens", "100:0.5:16-400"]
-    targets = ["--ttft", "2s", "--itl", "300ms"]
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "paceline_cli",
-            "bench",
-            "run",
-            "--url",
-            url,
-            *traffic,
-            *targets,
-            "--out",
-            str(folder),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    found = read_run(folder / "run.json").measures
-    return {
-        "requests": found.offered,
-        "attainment": found.attainment.value,
-        "ttft_p99_ms": asdict(found.ttft.quantiles[-2].ms),
-        "itl_p99_ms": asdict(found.itl.quantiles[-2].ms),
-        "output_tokens_per_s": found.output_tokens_per_s.value,
-    }
-
-
-def line_of(number: int) -> dict[str, Any]:
-    """One request of the file."""
-    content = f"Write one sentence about the number {number}."
-    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 32}
-    path = "/v1/chat/completions"
-    return {"custom_id": f"{number}", "method": "POST", "url": path, "body": body}
-
-
-def done(service: OpenAI, batch_id: str) -> int:
-    """How many lines of a batch have been answered."""
-    counts = service.batches.retrieve(batch_id).request_counts
-    return counts.completed if counts else 0
-
-
 def page(kept: dict[str, Any]) -> str:
     """Write what was measured, for a reader."""
     parts = {"retrieve": retrieve_page, "cascade": cascade_page, "offline": offline_page}
@@ -298,7 +217,6 @@ def retrieve_page(kept: dict[str, Any]) -> str:
     """Each step's times, and what each service says of itself."""
     rows, found = kept["rows"], kept["diagnosed"]
     whole = [row["whole"] for row in rows]
-    slowest = max(STEPS, key=lambda step: statistics.mean(row[step] for row in rows))
     about = (
         f"## Embed, rank, generate\n\n{kept['machine']}; three services of the embedded model, a"
         f" thread each; {kept['people']} people at once, {len(rows)} questions,"
@@ -320,7 +238,13 @@ def retrieve_page(kept: dict[str, Any]) -> str:
             f" {sum(times) / sum(whole):.0%} | {found[step]['bound']} | {largest} |"
         )
     lines.append(f"| whole | {quantile(whole, 0.5)} | {quantile(whole, 0.99)} | | | |")
-    return "\n".join(lines) + f"\n\nThe slowest step is {slowest}.\n"
+    said = ""
+    if slowest := kept.get("slowest"):  # a result from before `diagnose` named one has none
+        said = (
+            f"\nThe slowest, says `paceline diagnose` of the three, is {slowest}:"
+            f" {kept['shares'][slowest]:.0%} of the sum of their mean latencies.\n"
+        )
+    return "\n".join(lines) + "\n" + said
 
 
 def cascade_page(kept: dict[str, Any]) -> str:
@@ -353,43 +277,9 @@ def cascade_page(kept: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def offline_page(kept: dict[str, Any]) -> str:
-    """What people notice of a file of requests behind them."""
-    about = (
-        f"## A file of requests beside people\n\n{kept['machine']}; one tuned service, two requests"
-        f" a second from people, first alone and then while a file runs in the batch lane, which"
-        f" has {kept['lines_per_second']:.2f} lines a second answered meanwhile.\n"
-    )
-    lines = [
-        about,
-        "| | requests | attainment | TTFT p99 | ITL p99 | output tokens/s to people |",
-        "|---|---|---|---|---|---|",
-    ]
-    for name in ("alone", "beside"):
-        found = kept[name]
-        ttft, itl = (interval(found[key]) for key in ("ttft_p99_ms", "itl_p99_ms"))
-        label = "people alone" if name == "alone" else "with the file"
-        lines.append(
-            f"| {label} | {found['requests']} | {found['attainment']:.1%} | {ttft} | {itl} |"
-            f" {found['output_tokens_per_s']:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
 def quantile(times_ms: Sequence[float], of: float) -> str:
     """Format a quantile of milliseconds."""
     return f"{np.quantile(times_ms, of):,.0f} ms"
-
-
-def interval(of: dict[str, float | None]) -> str:
-    """Format an estimate of milliseconds with its interval."""
-    value, low, high = (of[name] for name in ("value", "low", "high"))
-    bounds = f" ({_number(low)} to {_number(high)})" if low is not None else ""
-    return f"{_number(value)} ms{bounds}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
 
 
 def share(are: Iterable[bool]) -> str:

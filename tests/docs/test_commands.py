@@ -20,8 +20,8 @@ ABRIDGED = {"docs/runtime-api.md": "its answers have ... in the place of what re
 EXAMPLES = ROOT / "examples"
 FOLDERS = ("", "pipelines/", "placement/")
 MANIFESTS = sorted(path for folder in FOLDERS for path in EXAMPLES.glob(f"{folder}*.yaml"))
-NO_SERVICES = {"prometheus-adapter.yaml", "offline-job.yaml"}
-"""Values of another chart, and a job."""
+NO_SERVICES = {"prometheus-adapter.yaml"}
+"""Values of another chart."""
 MENTION = re.compile(r"(?:\.venv/bin/)?(paceline|make) [a-z-]")
 
 
@@ -105,8 +105,8 @@ def test_a_wrong_command_is_found(command: str) -> None:
     [
         ("a \\\n  b", ["a b"]),
         ("X=1 a b > c 2>&1 | d &", ["a b", "d"]),
-        ("for x in 1 2; do\n  a $x\ndone", ["a '$x'"]),
-        ("d=$(a b)\ne @$d # no", ["a b", "e '@$d'"]),
+        ("for x in 1 2; do\n  a $x\ndone", ['a "$x"']),
+        ("d=$(a b)\ne @$d # no", ["a b", 'e "@$d"']),
         ("a -d '{\n}' |\nb", ["a -d '{\n}'", "b"]),
     ],
     ids=["continued", "redirected", "loop", "substitution", "quotes"],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline_testing.examples import documents_of
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.whole_service import embedded_service
 
@@ -81,6 +82,32 @@ def test_a_file_of_requests_is_answered_once(sidecar: Sidecar, tmp_path: Path) -
     answers = requests.with_suffix(".answers.jsonl").read_text().splitlines()
     assert {json.loads(answer)["custom_id"] for answer in answers} == {"france", "water", "seasons"}
     assert len(sidecar.openai.batches.list().data) == 1
+
+
+def test_the_overnight_job_s_own_script_answers_its_file(sidecar: Sidecar, tmp_path: Path) -> None:
+    """Word for word, but for its folders, its service's address and what pip has installed here."""
+    job, _ = documents_of("pipelines/offline-job.yaml")
+    script = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    pip, *lines = script.splitlines()
+    text = "\n".join(lines)
+    for named, here in (
+        ("/work/", f"{tmp_path}/"),  # first: this tree may lie below a /work
+        ("http://assistant:8000", sidecar.url),
+        ("python ", f"{sys.executable} "),
+        ("/script/", f"{PIPELINES}/"),
+        ("/requests/", f"{PIPELINES}/"),
+    ):
+        assert named in text
+        text = text.replace(named, here)
+
+    ended = subprocess.run(
+        ["sh", "-ec", text], capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert pip.startswith("pip install")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == "completed: 3 of 3 answered\n"
+    assert len((tmp_path / "requests.answers.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_job_fails_where_a_line_was_not_answered(sidecar: Sidecar, tmp_path: Path) -> None:

@@ -18,10 +18,17 @@ import click
 @click.option("-n", "--namespace", help="Namespace of a service in a cluster.")
 @click.option("--kubeconfig", help="Kubeconfig of the cluster to read from.")
 @click.option(
-    "--url", help="Address of a runtime API that you forward yourself; with --token-file."
+    "--url",
+    "urls",
+    multiple=True,
+    help="Address of a runtime API that you forward yourself; with --token-file.",
 )
 @click.option(
-    "--token-file", type=click.Path(path_type=Path), help="Bearer token of that runtime API."
+    "--token-file",
+    "token_files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Bearer token of that runtime API.",
 )
 @click.option(
     "--price-per-hour",
@@ -40,50 +47,47 @@ def diagnose(  # noqa: PLR0917 - click passes them by name
     seconds: float,
     namespace: str | None,
     kubeconfig: str | None,
-    url: str | None,
-    token_file: Path | None,
+    urls: tuple[str, ...],
+    token_files: tuple[Path, ...],
     price_per_hour: float | None,
     output: Literal["text", "json"],
 ) -> None:
-    """Say where latency comes from and what would help: diagnose [NAME] [pod/X].
+    """Say where latency comes from and what would help: diagnose [NAME...] [pod/X].
 
-    Reads the live telemetry of one pod; nothing is changed.
+    Reads the live telemetry of one pod; nothing is changed. Of several services, named here or each
+    by --url and --token-file, it compares the mean latency of one pod of each and names the
+    slowest.
     """
     pods = [target.removeprefix("pod/") for target in targets if target.startswith("pod/")]
     names = [target for target in targets if not target.startswith("pod/")]
-    if len(pods) > 1 or len(names) > 1:
-        raise click.UsageError("name one service and one pod at most")
-    if (url is None) != (token_file is None):
-        raise click.UsageError("--url and --token-file go together")
-    name, pod = next(iter(names), None), next(iter(pods), None)
-    in_cluster = bool(namespace or kubeconfig)
-    if in_cluster and name is None:
+    if len(pods) > 1 or (pods and len(names) > 1):
+        raise click.UsageError("name the one service of that one pod")
+    if len(urls) != len(token_files):
+        raise click.UsageError("--url and --token-file go together, one of each for a service")
+    if price_per_hour is not None and max(len(names), len(urls)) > 1:
+        raise click.UsageError("--price-per-hour is that of one service")
+    if (namespace or kubeconfig) and not names:
         raise click.UsageError("with --namespace or --kubeconfig, name the service")
-    from contextlib import nullcontext
-
     from rich.console import Console
 
-    from paceline_cli import local_state
-    from paceline_cli.diagnose.pod import diagnose_pod, forwarded_pod, price_in_cluster
-    from paceline_cli.diagnose.screen import WIDTH, as_json, screen
-    from paceline_cli.place import state_dir
-    from paceline_cli.port_forward import cluster_pod, local_pod
+    from paceline_cli.diagnose import screen, side_by_side
+    from paceline_cli.diagnose.pod import declared_price, diagnose_pod, diagnose_services, reached
     from paceline_cli.run import run
 
-    if url is not None and token_file is not None:
-        reached = forwarded_pod(url, token_file)
-    elif in_cluster and name is not None:
-        where = namespace or "default"
-        reached = cluster_pod(name, pod, namespace=where, kubeconfig=kubeconfig)
-        price_per_hour = price_per_hour or price_in_cluster(
-            name, namespace=where, kubeconfig=kubeconfig
-        )
+    forwarded = dict(zip(urls, token_files, strict=True))
+    places = {"namespace": namespace, "kubeconfig": kubeconfig}
+    services = reached(names, next(iter(pods), None), forwarded=forwarded, **places)
+    if len(services) > 1:
+        compared = side_by_side.side_by_side(run(diagnose_services(services, seconds)))
+        told, drawn = side_by_side.as_json(compared), side_by_side.screen(compared)
     else:
-        reached = nullcontext(local_pod(state_dir(), name))
-        price_per_hour = price_per_hour or local_state.find(state_dir(), name).price_per_hour
-    pod_name, found = run(diagnose_pod(reached, seconds, price_per_hour))
+        ((name, service),) = services.items()
+        if price_per_hour is None and not urls:
+            price_per_hour = declared_price(name, **places)
+        pod_name, found = run(diagnose_pod(service, seconds, price_per_hour))
+        told, drawn = screen.as_json(pod_name, found), screen.screen(pod_name, found)
     if output == "json":
-        click.echo(as_json(pod_name, found))
+        click.echo(told)
         return
     console = Console()
-    (console if console.is_terminal else Console(width=WIDTH)).print(screen(pod_name, found))
+    (console if console.is_terminal else Console(width=screen.WIDTH)).print(drawn)

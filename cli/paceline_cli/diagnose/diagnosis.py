@@ -31,6 +31,8 @@ class Diagnosis:
     """How the requests that ended in the window ended."""
     sla: SLA
     observed: MeasuredLatency
+    mean_e2e_ms: float | None
+    """From arrival to end, of the requests that were answered; None without any."""
     arrival_rps: float
     capacity_rps: float | None
     """λ*; None while the step model is not trusted."""
@@ -83,6 +85,7 @@ def diagnose_evidence(evidence: Evidence, *, price_per_hour: float | None = None
         outcomes=outcomes,
         sla=spec.sla,
         observed=view.observed,
+        mean_e2e_ms=_mean_e2e_ms(evidence),
         arrival_rps=view.capacity_model.demand.arrival_rps,
         capacity_rps=(
             view.capacity_model.sustainable_rps(view.current.batch_size)
@@ -102,6 +105,12 @@ def diagnose_evidence(evidence: Evidence, *, price_per_hour: float | None = None
             else None
         ),
     )
+
+
+def _mean_e2e_ms(evidence: Evidence) -> float | None:
+    served = [record for record in evidence.requests if record.is_ok]
+    seconds = sum(record.weight * (record.finished_at - record.arrived_at) for record in served)
+    return 1e3 * seconds / sum(record.weight for record in served) if served else None
 
 
 def _note(is_trusted: bool, reason: str, *, num_served: int) -> str:

@@ -20,7 +20,7 @@ from paceline_cli.sla_targets import missed_targets, targets
 WIDTH: Final = 100
 """Characters."""
 _BAR: Final = 24
-_BOUNDS: Final = {
+BOUNDS: Final = {
     "Idle": "nothing: for most of the window no request ran",
     "Host": "the host: the device waits for scheduling and inputs",
     "KV": "KV memory: sequences wait for blocks, or lose them",
@@ -102,7 +102,7 @@ def _latency(found: Diagnosis) -> Table:
 
 
 def _bound(time: EngineTime) -> Text:
-    return Text.assemble("the engine is bound by ", (_BOUNDS[time.bound], "bold"))
+    return Text.assemble("the engine is bound by ", (BOUNDS[time.bound], "bold"))
 
 
 def _engine(time: EngineTime) -> Table:

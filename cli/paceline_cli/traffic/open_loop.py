@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ class Asking:
 
 
 async def drive_open(
-    client: httpx.AsyncClient, requests: Sequence[PlannedRequest], asking: Asking, sink: Sink
+    client: httpx.AsyncClient, requests: Iterable[PlannedRequest], asking: Asking, sink: Sink
 ) -> None:
     """Send every request at its planned time; return when all are answered.
 

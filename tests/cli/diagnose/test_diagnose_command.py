@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -51,12 +52,31 @@ class Answering(BaseHTTPRequestHandler):
         """Stay quiet."""
 
 
-@pytest.fixture
-def pod() -> Iterator[Pod]:
+@contextmanager
+def a_pod(answer: answers.Telemetry = BUSY) -> Iterator[Pod]:
     with Pod(("127.0.0.1", 0), Answering) as server:
+        server.answer = answer
         Thread(target=server.serve_forever, daemon=True).start()
         yield server
         server.shutdown()
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    with a_pod() as server:
+        yield server
+
+
+@pytest.fixture
+def faster() -> Iterator[Pod]:
+    """Twice the requests of `pod`, each in a third of its time; prompts fill its steps."""
+    requests = tuple(
+        a_request(i, NOW - 50 + i / 2, arrived_at=NOW - 51 + i / 2, ttft_ms=100.0)
+        for i in range(80)
+    )
+    steps = tuple(msgspec.structs.replace(step, prefill=500) for step in BUSY.steps)
+    with a_pod(msgspec.structs.replace(BUSY, requests=requests, steps=steps)) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -140,12 +160,14 @@ def test_a_pod_that_has_served_nothing_asks_for_requests(pod: Pod) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("a", "b"), "one service and one pod at most"),
+        (("a", "b", "pod/c"), "name the one service of that one pod"),
+        (("pod/c", "pod/d"), "name the one service of that one pod"),
+        (("a", "b", "--price-per-hour", "1"), "--price-per-hour is that of one service"),
         (("--url", "http://127.0.0.1:1"), "--url and --token-file go together"),
         (("-n", "team"), "name the service"),
         (("--seconds", "1"), "--seconds"),
     ],
-    ids=["two services", "no token", "no name", "too short"],
+    ids=["a pod of two", "two pods", "a price of two", "no token", "no name", "too short"],
 )
 def test_what_it_cannot_mean_is_refused(arguments: tuple[str, ...], said: str) -> None:
     """With the usage, and click's own status."""
@@ -179,3 +201,91 @@ def test_rates_and_the_turning_point_are_told_and_the_cost_where_there_is_a_pric
     assert "cost of 1M tokens" not in plain
     assert "10.0 of output" in priced
     assert "100 of output" in run().output
+
+
+def several(folder: Path, *pods: Pod) -> list[str]:
+    """Name each as a port that was forwarded by hand."""
+    token_file = str(folder / "token")
+    return [
+        word
+        for pod in pods
+        for word in ("--url", f"http://127.0.0.1:{pod.server_port}", "--token-file", token_file)
+    ]
+
+
+def test_of_several_services_the_slowest_is_named(pod: Pod, faster: Pod, folder: Path) -> None:
+    """A pipeline: three seconds in one, one second in the other, which has twice the requests."""
+    result = run(*several(folder, faster, pod), "--format", "json")
+
+    body = json.loads(result.output)
+    slow, fast = (f"http://127.0.0.1:{each.server_port}" for each in (pod, faster))
+    assert body["slowest"] == slow
+    assert body["services"] == [
+        {
+            "name": fast,
+            "requests_per_s": pytest.approx(80 / 60, rel=0.01),
+            "mean_e2e_ms": pytest.approx(1000.0),
+            "share": pytest.approx(0.25),
+            "bound": "Compute",
+        },
+        {
+            "name": slow,
+            "requests_per_s": pytest.approx(40 / 60, rel=0.01),
+            "mean_e2e_ms": pytest.approx(3000.0),
+            "share": pytest.approx(0.75),
+            "bound": "Memory",
+        },
+    ]
+
+
+def test_several_services_are_a_row_each_and_a_sentence(
+    pod: Pod, faster: Pod, folder: Path
+) -> None:
+    """In the order in which they were named; no page of each."""
+    result = run(*several(folder, faster, pod))
+
+    rows = [line.split() for line in result.output.splitlines() if "127.0.0.1" in line]
+    assert [row[0].rpartition(":")[2] for row in rows[:2]] == [
+        str(each.server_port) for each in (faster, pod)
+    ]
+    assert rows[0][1:] == ["1.33", "1,000", "ms", "25%", "Compute"]
+    assert (
+        f"http://127.0.0.1:{pod.server_port} is the slowest: 75% of the sum; it is bound by memory"
+        in " ".join(result.output.split())
+    )
+    assert "where latency comes from" not in result.output
+    assert max(map(len, result.output.splitlines())) <= 100
+
+
+def test_services_of_this_machine_are_told_by_their_names(faster: Pod, folder: Path) -> None:
+    """As one is."""
+    found = state.find(folder / "paceline", None)
+    url = f"http://127.0.0.1:{faster.server_port}"
+    state.write(folder / "paceline", replace(found, name="ranker", admin_url=url))
+
+    result = run("quickstart", "ranker", "--format", "json")
+
+    assert json.loads(result.output)["slowest"] == "quickstart"
+
+
+def test_a_service_that_answered_nobody_has_no_share(pod: Pod, faster: Pod, folder: Path) -> None:
+    """Its steps ran, and no request has ended yet: the others are told all the same."""
+    faster.answer = msgspec.structs.replace(BUSY, requests=())
+
+    result = run(*several(folder, faster, pod), "--format", "json")
+
+    body = json.loads(result.output)
+    assert [each["share"] for each in body["services"]] == [None, 1.0]
+    assert body["slowest"] == f"http://127.0.0.1:{pod.server_port}"
+
+
+def test_of_several_services_one_that_cannot_be_told_is_named(
+    pod: Pod, faster: Pod, folder: Path
+) -> None:
+    """A sum without it would be wrong."""
+    faster.answer = a_telemetry(NOW)
+
+    result = run(*several(folder, faster, pod))
+
+    assert result.exit_code == 1
+    assert f"Error: http://127.0.0.1:{faster.server_port} cannot be diagnosed" in result.output

@@ -1,0 +1,179 @@
+"""A file of requests in the batch lane, to its last line, while people go on asking.
+
+The file goes through `examples/pipelines/offline.py`, the program of the overnight Job. The same
+requests of people are then offered for as long to a service of its own, without the file.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from paceline_api.tuning_spec import tuning_spec
+from paceline_cli.bench.cells import quantile_cell
+from paceline_cli.bench.endpoint import first_model, opened
+from paceline_cli.bench.intervals import Estimate
+from paceline_cli.bench.measures import Quantile, measure
+from paceline_cli.manifest import read
+from paceline_cli.traffic.calibration import OUTPUTS
+from paceline_cli.traffic.client_health import judge, watched_loop
+from paceline_cli.traffic.client_span import P99
+from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.offered_load import OfferedLoad, PlannedRequest, TokenLengths, plan
+from paceline_cli.traffic.open_loop import Asking, drive_open
+from paceline_cli.traffic.record import ClientRecord
+from paceline_testing.running_sidecar import free_port
+from paceline_testing.waiting import wait_until
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "pipelines"
+MANIFEST = EXAMPLES / "offline.yaml"
+PROMPTS = TokenLengths(median=100, sigma=0.5, min=16, max=400)
+WARMUP_S = 30.0
+LONGEST_S = 3600.0  # people ask no longer
+Figures = dict[str, Any]
+
+
+def offline(num_lines: int, rate_rps: float) -> Figures:
+    """Measure people beside a file of `num_lines` until its end, then people alone for as long."""
+    people = OfferedLoad(rate_rps, cv=1.0, prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
+    planned = plan(people, help_topics(), duration_s=LONGEST_S, seed=1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        requests = folder / "requests.jsonl"
+        requests.write_text("".join(json.dumps(line_of(n)) + "\n" for n in range(num_lines)))
+        with tuned_service(folder / "beside") as url:
+            seconds, beside = asyncio.run(people_during(lambda: job(url, requests), url, planned))
+        lines = answered(requests)
+        with tuned_service(folder / "alone") as url:
+            _, alone = asyncio.run(people_during(lambda: asyncio.sleep(seconds), url, planned))
+    file = {"lines": num_lines, "answered": lines, "lines_per_s": lines / seconds}
+    arms = {"alone": alone, "beside": beside}
+    return {**arms, "rate_rps": rate_rps, "seconds": seconds, "file": file}
+
+
+@contextmanager
+def tuned_service(state: Path) -> Iterator[str]:
+    """Run `paceline up`; its tuner finds nothing that another has learned."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = ["up", "-f", str(MANIFEST), "--no-page", "--port", str(port)]
+    up = subprocess.Popen(
+        [sys.executable, "-m", "paceline_cli", *command],
+        env=os.environ | {"XDG_STATE_HOME": str(state)},
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: is_ready(url), within_s=300)
+        yield url
+    finally:
+        up.terminate()
+        up.wait(timeout=60)
+
+
+def is_ready(url: str) -> bool:
+    """Whether a service takes requests."""
+    try:
+        return httpx.get(f"{url}/health/ready").is_success
+    except httpx.TransportError:
+        return False
+
+
+async def people_during(
+    work: Callable[[], Awaitable[object]], url: str, planned: Sequence[PlannedRequest]
+) -> tuple[float, Figures]:
+    """Let people ask before and during `work`; return its seconds and what people saw in them."""
+    sla = tuning_spec(read(MANIFEST).spec).sla
+    records: list[ClientRecord] = []
+    is_over = asyncio.Event()
+    async with opened(url) as client, watched_loop() as lag, asyncio.TaskGroup() as group:
+        asking = Asking(await first_model(client))
+        while_it_lasts = takewhile(lambda _: not is_over.is_set(), planned)
+        group.create_task(drive_open(client, while_it_lasts, asking, records.append))
+        await asyncio.sleep(WARMUP_S)
+        began_at = time.monotonic()
+        await work()
+        ended_at = time.monotonic()
+        is_over.set()
+    records.sort(key=lambda record: record.planned_at)
+    found = measure(records, began_at, ended_at, sla)
+    return ended_at - began_at, {
+        "requests": found.offered,
+        "attainment": found.attainment.value,
+        "ttft_p99": asdict(found.ttft.at(P99)),
+        "itl_p99": asdict(found.itl.at(P99)),
+        "output_tokens_per_s": found.output_tokens_per_s.value,
+        "is_client_late": judge(lag.seen, records, began_at).is_saturated,
+    }
+
+
+async def job(url: str, requests: Path) -> None:
+    """Run the Job's program until the batch is completed and its answers lie beside the file."""
+    command = [str(EXAMPLES / "offline.py"), "--url", f"{url}/v1", "--name", "tonight"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *command, "--poll", "1", str(requests)
+    )
+    if await process.wait():
+        raise RuntimeError(f"the job ended with {process.returncode}: a line was not answered")
+
+
+def answered(requests: Path) -> int:
+    """Count the lines of a file that have an answer, each once."""
+    asked = {json.loads(line)["custom_id"] for line in requests.read_text().splitlines()}
+    answers = requests.with_suffix(".answers.jsonl").read_text().splitlines()
+    read = [json.loads(answer) for answer in answers]
+    good = {each["custom_id"] for each in read if each["response"]["status_code"] == httpx.codes.OK}
+    if len(read) != len(asked) or good != asked:
+        raise RuntimeError(
+            f"{len(asked)} lines, {len(read)} answers, {len(good & asked)} of them good"
+        )
+    return len(good)
+
+
+def line_of(number: int) -> Figures:
+    """One request of the file."""
+    content = f"Write one sentence about the number {number}."
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 32}
+    path = "/v1/chat/completions"
+    return {"custom_id": f"{number}", "method": "POST", "url": path, "body": body}
+
+
+def offline_page(kept: Figures) -> str:
+    """Tell what people notice of a file of requests behind them."""
+    file, arms = kept["file"], {"people alone": kept["alone"], "with the file": kept["beside"]}
+    late = ", ".join(label for label, found in arms.items() if found["is_client_late"])
+    about = (
+        f"## A file of requests beside people\n\n{kept['machine']}; one tuned service,"
+        f" {kept['rate_rps']:g} requests a second from people. A Job's file of"
+        f" {file['lines']:,} lines runs in the batch lane"
+        f" until its last answer is fetched: {file['answered']:,} answered in"
+        f" {kept['seconds']:.0f} s, {file['lines_per_s']:.1f} a second. People ask all the while,"
+        " and the same for as long of a service without the file. In brackets 95 % intervals, open"
+        " where too few values lie above; of fewer than 100 values, the maximum."
+        f"{f' The client itself was late: {late}.' if late else ''}\n"
+    )
+    lines = [
+        about,
+        "| | requests | attainment | TTFT p99, ms | ITL p99, ms | output tokens/s to people |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, found in arms.items():
+        lines.append(
+            f"| {label} | {found['requests']} | {found['attainment']:.1%} |"
+            f" {_cell(found['ttft_p99'])} | {_cell(found['itl_p99'])} |"
+            f" {found['output_tokens_per_s']:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _cell(of: Figures) -> str:
+    return quantile_cell(Quantile(**of | {"ms": Estimate(**of["ms"])}))
