@@ -25,10 +25,9 @@ def path_of(policy: str) -> str:
 
 
 def objects(ports: Sequence[int], port: int) -> list[Manifest]:
-    """Return a Gateway on `port`, and by policy a route to the pods at `ports`."""
-    gateway = [each for each in example("routes.yaml") if each["kind"] == "Gateway"]
+    """Return the examples' Gateway on `port`, and by policy a route to the pods at `ports`."""
     (retry,) = (each["spec"]["retry"] for each in example("balance.yaml"))
-    routed = [*gateway]
+    routed: list[Manifest] = []
     for policy, balancing in POLICIES.items():
         name = path_of(policy).removeprefix("/")
         routed += [_route(name), _balance(name, balancing, retry)]

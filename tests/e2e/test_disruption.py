@@ -139,11 +139,11 @@ def _evict_all(steady: Steady, names: list[str], *, grace_s: int | None = None) 
         wait_until(go, within_s=_WITHIN_S, every_s=0.5)
 
 
-def test_a_drain_of_every_node(steady: Steady) -> None:
-    """One pod at a time: the budget refuses the next until another is ready."""
+def test_every_pod_is_evicted(steady: Steady) -> None:
+    """As drains of nodes would do: the budget refuses the next until another is ready."""
     before = steady.pods()
 
-    with steady.load("drain of every node, one after the other") as traffic:
+    with steady.load("every pod evicted in turn") as traffic:
         _evict_all(steady, before)
 
     assert not {*before} & {*steady.pods()}
@@ -173,11 +173,11 @@ def test_a_rolling_change_of_the_model(steady: Steady) -> None:
     _none_failed(traffic)
 
 
-def test_the_loss_of_a_zone(steady: Steady) -> None:
-    """Half of the pods at once, without a word: what they had is cut, and nothing else."""
+def test_half_of_the_pods_is_lost(steady: Steady) -> None:
+    """As with a zone, at once and without a word: what they had is cut, and nothing else."""
     lost = steady.pods()[: _REPLICAS // 2]
 
-    with steady.load("the loss of a zone with half of the pods") as traffic:
+    with steady.load("half of the pods killed at once") as traffic:
         wait_until(lambda: traffic.asking, within_s=_WITHIN_S)
         asking = [*traffic.asking]
         urls = steady.node.lose(lost)

@@ -61,7 +61,7 @@ class World:
                 del metadata["aggregateFromKubeServiceEndpoints"], metadata["aggregationType"]
             for key in {"query", "valueLocation"} & metadata.keys():
                 renamed = metadata[key].replace('"default"', f'"{HOME}"')
-                metadata[key] = renamed.replace('"quickstart"', f'"{NAME}"')
+                metadata[key] = renamed.replace('"chat"', f'"{NAME}"')
         return found
 
     def _operator(self) -> str:

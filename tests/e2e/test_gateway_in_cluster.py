@@ -1,6 +1,7 @@
 """Envoy Gateway as its chart installs it, in front of two pods of a real service on a real node.
 
-`examples/gateway/service.yaml` is applied as people do; only its pods ask for less CPU.
+`gateway.yaml` and `service.yaml` of `examples/gateway` are applied as people do; only there are two
+pods, which ask for less CPU.
 """
 
 import json
@@ -23,7 +24,6 @@ from paceline_testing.waiting import wait_until
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1800, func_only=True)]
 
 _NAME: Final = "chat"
-_CLASS: Final = ("GatewayClass", "Gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def _served(cluster: Cluster) -> World:
     service, route = example("service.yaml")
     rolled = RolledService(cluster, name=_NAME, replicas=2)
+    service["spec"]["replicas"] = rolled.replicas
     service["spec"]["resources"]["cpu"] = "300m"
     rolled.apply_spec(service["spec"])
-    models = [each for each in example("routes.yaml") if each["kind"] in _CLASS]
-    listed = {"apiVersion": "v1", "kind": "List", "items": [*models, route]}
+    listed = {"apiVersion": "v1", "kind": "List", "items": [*example("gateway.yaml"), route]}
     cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
     wait_until(rolled.serves, within_s=WITHIN_S, every_s=0.5)
     cluster.kubectl("wait", "--for=condition=Programmed", "gateway/models", "--timeout=300s")

@@ -26,8 +26,9 @@ def example(name: str) -> list[Manifest]:
 
 
 def on_loopback(objects: Sequence[Manifest], services: Ports, port: int) -> list[Manifest]:
-    """Return the objects with these pods behind a listener of this port, less the GatewayClass."""
-    changed = [_moved(each, services, port) for each in objects if each["kind"] != "GatewayClass"]
+    """Return the objects with these pods behind the examples' Gateway, which listens on `port`."""
+    (gateway,) = (each for each in example("gateway.yaml") if each["kind"] == "Gateway")
+    changed = [_moved(each, services, port) for each in (gateway, *objects)]
     return [*changed, *(_backend(f"service-{name}", services[name]) for name in services)]
 
 
