@@ -50,19 +50,19 @@ class Draws:
     def share(self, hits: Sequence[bool]) -> Estimate:
         """Return a share; its interval is no narrower than Wilson's, which has a width at 100 %."""
         drawn = self.mean([float(hit) for hit in hits])
-        if drawn.value is None or drawn.low is None or drawn.high is None:
-            return drawn
-        low, high = wilson(drawn.value, len(hits))
-        return Estimate(drawn.value, min(drawn.low, low), max(drawn.high, high))
+        return at_least_wilsons(drawn, sum(hits), len(hits))
 
-    def ratio(self, parts: Sequence[float], wholes: Sequence[float]) -> Estimate:
-        """Return the sum of `parts` over the sum of `wholes`, one of each for a request."""
+    def ratio(
+        self, parts: Sequence[float], wholes: Sequence[float], *, scale: float = 1.0
+    ) -> Estimate:
+        """Return `scale` times the sum of `parts` over that of `wholes`, of each request one."""
         above, below = np.asarray(parts, np.float64), np.asarray(wholes, np.float64)
         if not below.sum():
             return Estimate(None)
         drawn_below = self.weights @ below
         drawn = (self.weights @ above)[drawn_below > 0] / drawn_below[drawn_below > 0]
-        return Estimate(float(above.sum() / below.sum()), *_interval(drawn))
+        low, high = _interval(drawn)
+        return Estimate(float(above.sum() / below.sum()) * scale, low * scale, high * scale)
 
     def quantiles(
         self, values: Sequence[float], owners: Sequence[int], shares: Sequence[float]
@@ -118,8 +118,27 @@ def least_count_of_bound(share: float) -> int:
     return math.ceil(math.log((1 - CONFIDENCE) / 2) / math.log(share))
 
 
+def at_least_wilsons(
+    found: Estimate, num_hits: int, count: int, *, unit: float | None = 1.0
+) -> Estimate:
+    """Widen the interval of a share times `unit` to Wilson's of that share, times `unit`.
+
+    A bootstrap of hits alone draws no miss, however few they were. Without a unit, as where no
+    request tells how much a hit would bring, the interval has no upper end.
+    """
+    if found.value is None or found.low is None or found.high is None:
+        return found
+    if unit is None:
+        return Estimate(found.value, found.low)
+    low, high = (unit * end for end in wilson(num_hits / count, count))
+    return Estimate(found.value, min(found.low, low), max(found.high, high))
+
+
 def wilson(share: float, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of independent trials."""
+    """Wilson's 95 % interval of a share of independent trials (1927, the score interval).
+
+    (p + z^2/2n +- z sqrt(p (1 - p)/n + z^2/4n^2)) / (1 + z^2/n)
+    """
     spread = _Z**2 / count
     middle = (share + spread / 2) / (1 + spread)
     half = math.sqrt(share * (1 - share) * spread + spread**2 / 4) / (1 + spread)

@@ -15,6 +15,7 @@ from paceline_cli.bench.intervals import (
     least_count,
     least_count_of_bound,
 )
+from paceline_cli.bench.rates import Rates
 from paceline_cli.traffic.client_span import is_met, span, whole_ms
 from paceline_cli.traffic.record import ClientRecord
 from paceline_tuner.service_spec import SLA
@@ -98,7 +99,12 @@ class Measures:
 
 
 def measure(
-    records: Sequence[ClientRecord], start_at: float, end_at: float, sla: SLA = NOTHING_DECLARED
+    records: Sequence[ClientRecord],
+    start_at: float,
+    end_at: float,
+    sla: SLA = NOTHING_DECLARED,
+    *,
+    is_closed_loop: bool = False,
 ) -> Measures:
     """Read what was due in [start_at, end_at), client's monotonic seconds, warm-up before it."""
     ordered = sorted(records, key=lambda record: record.planned_at)
@@ -106,39 +112,38 @@ def measure(
     due, seconds = seen.due, seen.seconds
     drawn = draws(len(due))
     good = [_is_good(sla, record) for record in due]
-    rate = len(due) / seconds
     has_sla = sla != NOTHING_DECLARED
     nothing = Estimate(None)
-    answered = [float(record.outcome == "ok") for record in due]
+    is_answered = [record.outcome == "ok" for record in due]
+    answered = [float(is_one) for is_one in is_answered]
+    tokens = [float(record.output_tokens) for record in due]
+    output_tokens = drawn.ratio(
+        [each * is_one for each, is_one in zip(tokens, answered, strict=True)], answered
+    )
+    lasted_s = [record.finished_at - record.planned_at for record in due]
+    rates = Rates(drawn, seconds, lasted_s if is_closed_loop else None)
     return Measures(
         seconds=seconds,
         offered=len(due),
         outcomes=dict(Counter(record.outcome for record in due)),
         cancelled=seen.num_cancelled,
         attainment=_attainment(sla, due, drawn) if has_sla else nothing,
-        goodput_rps=drawn.mean([float(is_good) for is_good in good], scale=rate)
+        goodput_rps=rates.of(good, [1.0] * len(due), usual=1.0) if has_sla else nothing,
+        goodput_tokens_per_s=rates.of(good, tokens, usual=output_tokens.value)
         if has_sla
         else nothing,
-        goodput_tokens_per_s=drawn.mean(
-            [is_good * record.output_tokens for is_good, record in zip(good, due, strict=True)],
-            scale=rate,
-        )
-        if has_sla
-        else nothing,
-        requests_per_s=drawn.mean(answered, scale=rate),
-        output_tokens_per_s=_tokens_per_s(seen.output_tokens / seconds, due, drawn, rate),
+        requests_per_s=rates.of(is_answered, [1.0] * len(due), usual=1.0),
+        output_tokens_per_s=_tokens_per_s(seen.output_tokens / seconds, tokens, rates),
         prompt_tokens=drawn.ratio(
             [record.prompt_tokens * (record.outcome == "ok") for record in due], answered
         ),
-        output_tokens=drawn.ratio(
-            [record.output_tokens * (record.outcome == "ok") for record in due], answered
-        ),
-        ttft=_latency("TTFT", [[_first_ms(record)] for record in due], drawn),
-        tpot=_latency(
+        output_tokens=output_tokens,
+        ttft=latency_of("TTFT", [[_first_ms(record)] for record in due], drawn),
+        tpot=latency_of(
             "TPOT", [[ms] if (ms := record.tpot_ms) is not None else [] for record in due], drawn
         ),
-        itl=_latency("ITL", [record.itls_ms for record in due], drawn),
-        e2e=_latency("E2E", [[whole_ms(record)] for record in due], drawn),
+        itl=latency_of("ITL", [record.itls_ms for record in due], drawn),
+        e2e=latency_of("E2E", [[whole_ms(record)] for record in due], drawn),
     )
 
 
@@ -147,7 +152,8 @@ def label(share: float) -> str:
     return f"p{share * 100:g}"
 
 
-def _latency(name: str, by_request: Sequence[Sequence[float]], drawn: Draws) -> Latency:
+def latency_of(name: str, by_request: Sequence[Sequence[float]], drawn: Draws) -> Latency:
+    """Summarize milliseconds, a request's own values together, of requests in order."""
     values = [ms for each in by_request for ms in each]
     owners = [place for place, each in enumerate(by_request) for _ in each]
     finite = [[ms for ms in each if math.isfinite(ms)] for each in by_request]
@@ -181,9 +187,9 @@ def _attainment(sla: SLA, due: Sequence[ClientRecord], drawn: Draws) -> Estimate
     return min(told, key=lambda each: each.value or 0.0, default=Estimate(None))
 
 
-def _tokens_per_s(value: float, due: Sequence[ClientRecord], drawn: Draws, rate: float) -> Estimate:
+def _tokens_per_s(value: float, tokens: Sequence[float], rates: Rates) -> Estimate:
     """Tokens by when they came; the interval is that of the requests' own tokens."""
-    spread = drawn.mean([float(record.output_tokens) for record in due], scale=rate)
+    spread = rates.of([each > 0 for each in tokens], tokens)
     if not spread.value or spread.low is None or spread.high is None:
         return Estimate(value)
     return Estimate(value, value * spread.low / spread.value, value * spread.high / spread.value)

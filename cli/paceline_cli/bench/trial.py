@@ -67,7 +67,10 @@ async def offer(
     records.sort(key=lambda record: record.planned_at)
     start_at, end_at = _measured(stretch, records, began_at)
     # Reading a long run takes seconds of processor: the loop is not to wait for it.
-    measures = await asyncio.to_thread(measure, records, start_at, end_at, sla)
+    is_closed_loop = stretch.concurrency is not None
+    measures = await asyncio.to_thread(
+        measure, records, start_at, end_at, sla, is_closed_loop=is_closed_loop
+    )
     return Trial(
         measures=measures,
         client=judge(lag.seen, records, start_at),

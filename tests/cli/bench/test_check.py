@@ -1,5 +1,6 @@
 """A run is judged by its targets and by an earlier run, beyond the noise of both."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 from paceline_cli.__main__ import main
 from paceline_cli.bench.check import undecided, worse_than
 from paceline_cli.bench.document import RUN_SCHEMA, RunResult, as_json, read_run
-from paceline_cli.bench.measures import measure
+from paceline_cli.bench.measures import Measures, measure
 from paceline_cli.traffic.client_health import ClientHealth
-from paceline_cli.traffic.record import ClientRecord
+from paceline_cli.traffic.record import ClientRecord, Outcome
 from paceline_tuner.service_spec import SLA
 
 TARGET = SLA(ttft_p99_ms=500.0)
@@ -48,6 +49,12 @@ def file_of(folder: Path, name: str, run: RunResult) -> str:
 
 def check(*arguments: str) -> Result:
     return CliRunner().invoke(main, ("bench", "check", *arguments))
+
+
+def scattered(num_late: int) -> list[float]:
+    """400 first tokens, the late ones not beside each other."""
+    every = 400 // num_late
+    return [900.0 if at % every == every // 2 else 100.0 for at in range(400)]
 
 
 SLOW, NEAR, FAST = [900.0] * 400, [400.0] * 395 + [501.0] * 5, [100.0] * 400
@@ -106,6 +113,66 @@ def test_no_run_is_worse_than_itself(values: list[float]) -> None:
     run = a_run(values)
 
     assert worse_than(run.measures, run.measures) == []
+
+
+def test_a_few_late_requests_are_within_the_noise_of_none() -> None:
+    """4 of 400 late are 97.5 to 99.75 %, none of 400 is 99 to 100 %: no figure may tell them apart.
+
+    A bootstrap of a baseline without a miss draws none, so its goodput once had no width.
+    """
+    none, few = a_run(FAST), a_run(scattered(4))
+
+    assert worse_than(few.measures, none.measures) == []
+
+
+def test_a_few_refused_requests_are_within_the_noise_of_none() -> None:
+    """Answers of equal lengths leave the rate of tokens no spread but that of who is answered."""
+    none, few = (
+        measure(
+            [
+                ClientRecord(at, at, (at + 0.1, at + 0.2), at + 0.2, 5, 2, "ok")
+                if at % 100 != 50 or not refused
+                else ClientRecord(at, at, (), at, 5, 0, "refused")
+                for at in map(float, range(400))
+            ],
+            0.0,
+            400.0,
+        )
+        for refused in (False, True)
+    )
+
+    assert worse_than(few, none) == []
+
+
+def test_many_late_requests_are_still_worse_than_none() -> None:
+    """In attainment and both goodputs; the interval that hides 4 shows 40."""
+    none, many = a_run(FAST), a_run(scattered(40))
+
+    figures = [sentence.split(" is ")[0] for sentence in worse_than(many.measures, none.measures)]
+    assert figures[:3] == ["attainment", "goodput", "goodput"]
+
+
+@pytest.mark.parametrize(
+    ("late", "refused"), [(0.0, 0.0), (0.01, 0.02), (0.3, 0.0)], ids=["good", "rarely", "often"]
+)
+def test_runs_of_one_process_are_seldom_worse(late: float, refused: float) -> None:
+    """In one of twenty at most, whatever the share; all answers are of one length."""
+    drawn = random.Random(11)
+
+    def one_run() -> Measures:
+        """One token each, in which a gap would only cost time."""
+        records = []
+        for at in map(float, range(100)):
+            ms = 900.0 if drawn.random() < late else drawn.uniform(100, 300)
+            token_ats = () if drawn.random() < refused else (at + ms / 1e3,)
+            end = token_ats[0] if token_ats else at
+            outcome: Outcome = "ok" if token_ats else "refused"
+            records.append(ClientRecord(at, at, token_ats, end, 5, len(token_ats), outcome))
+        return measure(records, 0.0, 100.0, TARGET)
+
+    num_worse = sum(bool(worse_than(one_run(), one_run())) for _ in range(40))
+
+    assert num_worse <= 2
 
 
 def test_too_few_requests_decide_nothing_good() -> None:
