@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from docs_check.blocks import ROOT
+from docs_check.prepared import Prepared
 from docs_check.run import problems, rewritten, steps
 from docs_check.said import Said, said
 from docs_check.terminal import CommandEndlessError, Result, Terminals
@@ -73,6 +74,26 @@ def test_the_pages_ports_are_free_ones(terminals: Terminals) -> None:
 
     assert taken.output.strip() == "http://127.0.0.1:8000"
     assert real.output.strip() == "8000"  # put back wherever it stands
+
+
+def test_a_port_of_a_page_can_be_one_that_something_listens_on(terminals: Terminals) -> None:
+    terminals.forward("8001", "41234")
+
+    terminals.run("echo http://127.0.0.1:8001 > f", within_s=WITHIN_S)
+    assert (terminals.folder / "f").read_text() == "http://127.0.0.1:41234\n"
+
+
+def test_a_command_finds_what_is_prepared(terminals: Terminals) -> None:
+    with_input = Prepared(lambda _: iter(["echo pears > f", "a=3"]), around="{} < f")
+
+    assert with_input.run(terminals, 'echo "$a"; cat', within_s=WITHIN_S).output == "3\npears\n"
+
+
+def test_a_command_is_not_run_where_its_preparation_fails(terminals: Terminals) -> None:
+    wrong = Prepared(lambda _: iter(["echo no pears; false", "echo pears"]))
+
+    result = wrong.run(terminals, "echo eaten", within_s=WITHIN_S)
+    assert (result.status, result.output) == (1, "no pears\n")
 
 
 def test_printed_output_takes_the_place_of_what_a_page_said(terminals: Terminals) -> None:

@@ -93,7 +93,9 @@ def _terminals() -> Iterator[Terminals]:
 
 
 def _one(terminals: Terminals, text: str, page: str) -> int:
-    result = terminals.run(text, within_s=WITHIN_S)
+    decided = class_of(text)
+    assert decided is not None, "asked before"
+    result = decided.prepared.run(terminals, text, within_s=WITHIN_S)
     _say(f"{page}: {text}", result)
     if result.status:
         print("\n".join(result.output.splitlines()[-_SHOWN_LINES:]))

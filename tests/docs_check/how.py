@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 
+from docs_check import prepared
+from docs_check.prepared import AS_IT_IS, Prepared
+
 
 class How(Enum):
     """Who runs a command."""
@@ -30,12 +33,15 @@ class Class:
     why: str = ""
     """Of what is not run, or is run as something else."""
 
+    prepared: Prepared = AS_IT_IS
+    """What the command finds."""
 
-_OWN = "names the reader's own service, file or namespace"
+
+_OWN = "names the reader's own service, node, namespace or secret in a cluster"
 _IMAGES = "its images lie in the reader's registry; the tutorial installs the chart with local ones"
 _GPU = "needs a CUDA GPU"
 _CI = "it is what CI runs itself"
-_TESTED = "a test of its own, for minutes on a whole cluster, which CI runs by its name"
+_TESTED = "a command of its own, minutes on a whole cluster; neither make test nor CI runs it"
 
 CLASSES = (
     # make
@@ -79,13 +85,15 @@ CLASSES = (
     Class("python benchmarks/kernel_speed.py", How.NOT, _GPU),
     Class("python3 -m gpu_suite *", How.NOT, _GPU),
     Class("python3 --version", How.QUICK),
-    Class("python3 -m pip install *", How.NOT, "for a GPU machine without a network"),
-    Class("pip download *", How.NOT, "for a GPU machine without a network"),
+    Class("python3 -m pip install --no-index *", How.LONG, prepared=prepared.WHEELS),
+    Class("pip download *", How.LONG),
     Class("pip install *", How.NOT, "installs into the reader's environment"),
     Class("pipx run pre-commit install", How.NOT, "writes hooks into the reader's clone"),
     Class("python tests/local_cluster/binaries/*", How.NOT, "raises a version of Kubernetes"),
-    Class("python examples/pipelines/*", How.NOT,
-          "needs three services; tests/seams/test_pipelines.py runs the programs"),
+    Class("python examples/pipelines/retrieve.py *", How.SERVED, prepared=prepared.THREE_SERVICES),
+    Class("python examples/pipelines/cascade.py *", How.SERVED, prepared=prepared.QUESTIONS),
+    Class("python examples/pipelines/offline.py *", How.NOT,
+          "paceline up takes no batch files; tests/seams/test_pipelines.py runs it on who does"),
     Class("*python benchmarks/*", How.LONG),
     Class("*python -m *", How.LONG),
     # paceline
@@ -94,19 +102,24 @@ CLASSES = (
     Class("paceline chat", How.TUTORIAL),
     Class("paceline explain", How.SERVED),
     Class("paceline explain --export fixed.yaml", How.SERVED),
-    Class("paceline diagnose", How.SERVED),
-    Class("paceline diagnose --format json", How.SERVED),
+    Class("paceline diagnose", How.SERVED, prepared=prepared.AFTER_REQUESTS),
+    Class("paceline diagnose --format json", How.SERVED, prepared=prepared.AFTER_REQUESTS),
+    Class("paceline diagnose --price-per-hour *", How.SERVED, prepared=prepared.AFTER_REQUESTS),
+    Class("paceline diagnose --url http://127.0.0.1:8001 *", How.SERVED,
+          prepared=prepared.FORWARDED),
     Class("paceline diagnose *", How.NOT, _OWN),
     Class("paceline explain *", How.NOT, _OWN),
     Class("paceline bench run --url http://127.0.0.1:8000 --rate *", How.SERVED),
     Class("paceline bench run -f examples/quickstart.yaml *", How.LONG),
     Class("paceline bench sweep -f examples/quickstart.yaml", How.LONG),
     Class("paceline bench compare -f examples/quickstart.yaml", How.LONG),
-    Class("paceline bench run --url *", How.NOT, "another's server, or one that the reader names"),
-    Class("paceline bench machines *", How.NOT, "sweeps of several machines"),
-    Class("paceline bench sweep *--beside*", How.NOT, "sweeps of several machines"),
-    Class("paceline bench check *", How.NOT,
-          "a baseline of the reader's; tests/cli/bench/test_check.py runs it on runs of its own"),
+    Class("paceline bench run --url http://127.0.0.1:8000 --trace ours.jsonl", How.SERVED,
+          prepared=prepared.OWN_LOG),
+    Class('paceline bench run --url "$URL" *', How.SERVED, prepared=prepared.URL),
+    Class("paceline bench run --url https://api.example.com *", How.NOT, "another's server"),
+    Class("paceline bench machines *", How.QUICK, prepared=prepared.SWEEPS),
+    Class("paceline bench sweep *--beside*", How.LONG, prepared=prepared.SWEEPS),
+    Class("paceline bench check *", How.SERVED, prepared=prepared.TWO_RUNS),
     # a cluster
     Class("docker *", How.NOT, "needs Docker and a registry; the local cluster builds the same"),
     Class("helm install paceline charts/paceline *registry.example.com*", How.NOT, _IMAGES),
@@ -118,15 +131,29 @@ CLASSES = (
     Class("kubectl wait *", How.TUTORIAL),
     Class("kubectl get pisvc", How.TUTORIAL),
     Class("kubectl port-forward service/quickstart 8000", How.TUTORIAL),
+    Class("kubectl apply *─*", How.NOT, "no command: a line of a drawing begins with its name"),
     Class("kubectl apply --server-side -k *", How.NOT, "tests/deploy applies what it renders"),
-    Class("kubectl apply *", How.NOT, "needs another's controller, or more than this cluster has"),
+    Class("kubectl apply -f examples/policies", How.NOT, "tests/deploy applies each of them"),
+    Class("kubectl apply -f examples/pipelines/*", How.NOT,
+          "asks for three cores; tests/seams/test_pipelines.py lets one service stand for three"),
+    Class("kubectl apply -f deploy/flux/*", How.NOT, "needs Flux; make e2e-gitops has one"),
+    Class("kubectl apply -f deploy/argocd/*", How.NOT, "needs Argo CD"),
+    Class("kubectl apply --server-side --field-manager=paceline -f -", How.NOT,
+          "tests/deploy/test_argocd_health.py does so, into a ConfigMap that others share"),
+    Class("kubectl -n argocd create configmap * --dry-run=client *", How.LONG),
+    Class("kubectl -n paceline-system get secret *", How.NOT,
+          "needs a cluster; tests/operator reads the token there"),
     Class("kubectl *", How.NOT, _OWN),
     Class("curl http://127.0.0.1:8000/v1/chat/completions * *quickstart*", How.TUTORIAL),
-    Class("curl *", How.NOT, _OWN),
+    Class('curl http://127.0.0.1:8000/v1/* *"sql"*', How.NOT,
+          "names an adapter of the reader's; tests/seams/test_adapters.py asks for one"),
+    Class("curl *http://127.0.0.1:8001/runtime/profile*", How.SERVED,
+          prepared=prepared.UNDER_TRAFFIC),
+    Class("curl *http://127.0.0.1:8001/*", How.SERVED, prepared=prepared.FORWARDED),
     # programs of others
     Class("cat", How.NOT, "prints what the command before it has printed"),
-    Class("echo *", How.NOT, _OWN),
-    Class("jq *", How.NOT, "filters what a command before it has printed"),
+    Class("echo *kubectl get secret*", How.NOT, _OWN),
+    Class("jq -c *", How.SERVED, prepared=prepared.TELEMETRY),
     Class("cosign *", How.NOT, "signs images in the reader's registry"),
     Class("crane *", How.NOT, "reads the reader's registry"),
 )  # fmt: skip

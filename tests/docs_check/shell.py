@@ -9,6 +9,8 @@ from itertools import dropwhile
 _KEYWORDS = {"do", "then", "else", "done", "fi", "!", "{", "}"}
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _SEPARATORS = set("|&;()")
+_EXPANDED = re.compile(r"[^$\"'\\`]*(?:\$\w+[^$\"'\\`]*)+")
+"""A word with `$NAME`; the quotes around it are forgotten, so one with others inside stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +21,12 @@ class Command:
     arguments: tuple[str, ...]
 
     def __str__(self) -> str:
-        """As a person would type it."""
-        return shlex.join((self.program, *self.arguments))
+        """As a person would type it; variables stay variables."""
+        return " ".join(map(_quoted, (self.program, *self.arguments)))
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"' if _EXPANDED.fullmatch(word) else shlex.quote(word)
 
 
 def commands(text: str) -> Iterator[Command]:

@@ -37,7 +37,7 @@ class Terminals:
     """One shell, and processes apart from it, in one folder; all of them end with it."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._environment = dict(environment)
         self._ports: dict[str, str] = {}
         self._apart: list[subprocess.Popen[str]] = []
@@ -93,7 +93,7 @@ class Terminals:
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
             command,
-            cwd=self._folder,
+            cwd=self.folder,
             env=self._environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -104,7 +104,7 @@ class Terminals:
 
     def _here(self, text: str) -> str:
         """Put the run's own ports in the place of the page's."""
-        return _ADDRESS.sub(lambda found: self._port(found[0]), text)
+        return _ADDRESS.sub(lambda found: self.port(found[0]), text)
 
     def _there(self, output: str) -> str:
         """Put the page's ports back."""
@@ -112,12 +112,17 @@ class Terminals:
             output = re.sub(rf"\b{taken}\b", named, output)
         return output
 
-    def _port(self, named: str) -> str:
+    def port(self, named: str) -> str:
+        """Return the port of this run that stands for one that a page names."""
         if named not in self._ports:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self._ports[named] = str(probe.getsockname()[1])
         return self._ports[named]
+
+    def forward(self, named: str, taken: str) -> None:
+        """Let a port that a page names be one that something listens on already."""
+        self._ports[named] = taken
 
 
 def _read(process: subprocess.Popen[str], end: str, within_s: float) -> tuple[str, re.Match[str]]:
