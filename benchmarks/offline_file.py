@@ -176,4 +176,7 @@ def offline_page(kept: Figures) -> str:
 
 
 def _cell(of: Figures) -> str:
-    return quantile_cell(Quantile(**of | {"ms": Estimate(**of["ms"])}))
+    ms = Estimate(**of["ms"])
+    return quantile_cell(
+        Quantile(share=of["share"], ms=ms, count=of["count"], has_bound=of["has_bound"])
+    )

@@ -118,7 +118,7 @@ CLASSES = (
     Class('paceline bench run --url "$URL" *', How.SERVED, prepared=prepared.URL),
     Class("paceline bench run --url https://api.example.com *", How.NOT, "another's server"),
     Class("paceline bench machines *", How.QUICK, prepared=prepared.SWEEPS),
-    Class("paceline bench sweep *--beside*", How.LONG, prepared=prepared.SWEEPS),
+    Class("paceline bench sweep *--beside*", How.LONG, prepared=prepared.SWEEPS_AND_FEW_POINTS),
     Class("paceline bench check *", How.SERVED, prepared=prepared.TWO_RUNS),
     # a cluster
     Class("docker *", How.NOT, "needs Docker and a registry; the local cluster builds the same"),

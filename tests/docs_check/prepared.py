@@ -26,7 +26,7 @@ class Prepared:
     """Yields what the shell is to run first; the command is not run where that fails."""
 
     around: str = "{}"
-    """The command in place of `{}`: a file is its input, or traffic runs beside it."""
+    """The command in place of `{}`: a file is its input, traffic runs beside it, it is brief."""
 
     def run(self, terminals: Terminals, command: str, *, within_s: float) -> Result:
         """Prepare and run a command; return how it ended, or the preparation that failed."""
@@ -107,4 +107,8 @@ TELEMETRY = Prepared(_own_log, around="{} < telemetry.json")
 URL = Prepared(_url)
 TWO_RUNS = Prepared(_two_runs)
 SWEEPS = Prepared(_sweeps)
+# A whole sweep takes hours on slow cores, and is a command of its own: this one is for its table.
+SWEEPS_AND_FEW_POINTS = Prepared(
+    _sweeps, around="{} --quick --rate 2 --prompt-tokens 32 --output-tokens 8"
+)
 WHEELS = Prepared(_wheels)
