@@ -47,20 +47,20 @@ def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> S
     share = read_share(asked=settings.cpus)
     if _runs_on_cpu(settings):
         place(core_use(settings, share))
-    # Not imported at the top: torch takes seconds, and the socket answers meanwhile. And OpenMP,
-    # which comes with it, pins its threads as `place` says.
+    # Imported late: torch takes seconds, while the socket must answer. And OpenMP, which torch
+    # loads, pins its threads by the environment variables that `place` has set.
     from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 
     return load_model(settings, progress, share)
 
 
 def _runs_on_cpu(settings: Settings) -> bool:
-    """Tell without torch; where a driver is there and the setting is auto, only torch knows."""
+    """Return whether the CPU is certain; with `auto` and a GPU driver only torch can tell."""
     return settings.device == "cpu" or (settings.device == "auto" and not _DRIVER_NODE.exists())
 
 
 def _termination_log() -> Path:
-    """The path that the settings name, read by itself: the settings could not be read."""
+    """Return the path from its variable alone, because the settings as a whole are invalid."""
     named = os.environ.get("PACELINE_ENGINE_TERMINATION_LOG")
     return Path(named or Settings.model_fields["termination_log"].default)
 

@@ -1,4 +1,4 @@
-"""Calls of a kernel that look like an earlier one: checked, and bound by Triton, once for all.
+"""Caches launches: arguments that look alike are checked and bound by Triton once.
 
 A step makes the same call for each of its layers, with other memory. What a launcher demands of its
 tensors, the grid and the constants follow from how the arguments look, and so does the variant that

@@ -1,7 +1,7 @@
 """A cache of all watched services, children and pods, indexed by service.
 
-kopf's own indexes hold every object back until all are indexed, and wake all that wait for each
-that is: of nine thousand objects that takes a whole core for a minute.
+kopf's own indexes block every handler until all objects are indexed, and wake all waiters for each
+object: with nine thousand objects that keeps a core busy for a minute.
 
 Each object is kept as MessagePack and decoded for each caller: dictionaries were most of the
 operator's memory.

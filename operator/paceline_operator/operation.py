@@ -121,7 +121,7 @@ class Operation:
         return self.probe.missed() if self.probe else ""
 
     def service_changed(self, key: str, metadata: Mapping[str, Any]) -> None:
-        """Queue a service; what changed its status alone does not cut a wait after an error short.
+        """Queue a service; a change of its status alone does not shorten its backoff.
 
         We write the status ourselves: each failure that it told would be followed by another try.
         """
@@ -219,7 +219,7 @@ class Operation:
         )
 
     def _owners(self, cluster: KubernetesClient, leader: Leader) -> tuple[Leader, ...]:
-        """Give who may tune each shard: the leader the only one, else whoever holds its Lease."""
+        """Return the owner of each shard: the leader for one shard, else its own Lease's holder."""
         settings = self.settings
         if settings.tuner_processes == 1:
             return (leader,)
@@ -280,7 +280,7 @@ class Operation:
         self.metrics.of_services.show_statuses(self._led(services), datetime.now(UTC))
 
     def _led(self, keys: Iterable[str]) -> Iterator[Manifest]:
-        """Give the services as they are; none where another replica speaks for them."""
+        """Yield the services' manifests if this replica leads; else nothing."""
         if self.watched is not None and self.is_leading:
             yield from filter(None, map(self.watched.service, keys))
 

@@ -40,7 +40,7 @@ def _is_labelled(service: InferenceService, metadata: Manifest) -> bool:
 
 
 def _selects(service: InferenceService, spec: Manifest) -> bool:
-    """Compare what cannot be changed without making it another object; apply brings the rest."""
+    """Compare the immutable fields; server-side apply updates all others."""
     found: Any = spec.get("selector") or spec.get("podSelector")
     if found is None:
         return True

@@ -166,7 +166,7 @@ class Reconciler:
 
 
 def _has_written(before: Mapping[ObjectId, Manifest], after: Mapping[ObjectId, Manifest]) -> bool:
-    """Whether a pass has changed children: those that it left are the very objects of before."""
+    """Return whether a reconcile changed children; unchanged ones are the identical objects."""
     return len(before) != len(after) or any(
         now is not before.get(which) for which, now in after.items()
     )
@@ -185,7 +185,7 @@ def _is_moving(observation: Observation) -> bool:
 
 
 def _token_again_after_s(observation: Observation) -> float:
-    """Tell when the Secret of the token is to be made again, should it be gone; mostly never.
+    """Return after how long to try to create the token's Secret again; usually never.
 
     Nothing of this very service runs yet: the collector may still take the Secret of an earlier
     one, so at once. Pods refuse the token or cannot start: it may have been deleted.

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 def next_round(uid: str, now: float, interval_s: float) -> float:
-    """Give the time of the round after one that begins now: its own phase, half a round away.
+    """Return when the next round begins: at the service's phase, half an interval away or more.
 
     Rounds that began together, as at the operator's start, do not stay together.
     """

@@ -113,7 +113,7 @@ def _tuning(observation: Observation) -> tuple[Condition, ...]:
 
 
 def _with_remedy(observation: Observation, condition: Condition) -> Condition:
-    """Say how a token that pods refuse is mended: only its Secret can be wrong."""
+    """Add the remedy to a refused token's condition: delete its Secret."""
     if condition.reason != "TokenRefused":
         return condition
     metadata = observation.service.metadata

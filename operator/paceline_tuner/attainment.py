@@ -70,7 +70,7 @@ def count(
 
 
 def are_late(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
-    """Tell the same of many at once."""
+    """Return `is_late` for many requests at once."""
     late: Mask = column(requests, "ttft_ms") > _ttft_targets_ms(sla, requests)
     late |= column(requests, "tpot_ms") > _limit(sla.tpot_p99_ms)
     if sla.e2e_p99_ms is not None:

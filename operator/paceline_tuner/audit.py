@@ -83,7 +83,7 @@ def is_missed(sla: SLA, record: RequestRecord) -> bool:
 
 
 def _are_missed(sla: SLA, requests: Sequence[RequestRecord]) -> Mask:
-    """Tell the same of many at once."""
+    """Return `is_missed` for many requests at once."""
     missed: Mask = are_late(sla, requests) | (column(requests, "is_as_wanted") == 0)
     if sla.itl_p99_ms is not None:
         missed |= column(requests, "itl_max_ms") > 2 * sla.itl_p99_ms

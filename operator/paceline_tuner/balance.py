@@ -49,7 +49,7 @@ def balance(
     for share in (most * (1 - _STEP_DOWN * k) for k in range(_STEPS_DOWN)):
         capacity = served(share)
         if capacity <= best:
-            break  # no more is good than is served, and of two as good ones the first is taken
+            break  # goodput never exceeds `capacity`, and of equal shares the larger one wins
         found.append(Balance(share, missed(q_r, gaps, share), capacity))
         best = max(best, _goodput(found[-1]))
     return next(each for each in found if _goodput(each) >= _AS_GOOD * best)

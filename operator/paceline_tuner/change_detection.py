@@ -102,5 +102,5 @@ def _drifted(state: PodState, evidence: Evidence) -> PodState:
 
 
 def _began(state: PodState) -> float:
-    """When the change began: a load's beginning is known, a slow device has just been seen."""
+    """Return when the change began: known for a load, now for a slow device."""
     return state.drift.fresh_since if state.drift.has_new_load else state.at

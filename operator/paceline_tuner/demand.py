@@ -43,7 +43,7 @@ class Demand:
 
     @property
     def kv_deviation(self) -> float:
-        """By how much the KV of one sequence may exceed the mean; below 0 where a batch may too.
+        """The margin over the mean KV per sequence that a batch needs; negative if it needs less.
 
         A prompt's blocks are taken when it is admitted, so heavy prompts wait and only outputs
         surprise. The more of a sequence is its prompt, the more may run while prompts are light.

@@ -1,8 +1,8 @@
 """Guard: how far one decision may move a pod's limits towards the proposals.
 
-A model refitted every few seconds wavers; limits must not. Lowering follows the middle of the
-last three proposals, raising the least of the last six, and neither leaves the dead band. A limit
-that what runs does not come near limits nothing, and stays: it is neither raised nor lowered.
+A model refitted every few seconds wavers; limits must not. They are lowered to the median of the
+last three proposals and raised to the minimum of the last six, and change only beyond a dead band.
+A limit far above the actual load has no effect, and stays as it is.
 """
 
 import math

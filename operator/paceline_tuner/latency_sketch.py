@@ -11,7 +11,7 @@ from paceline_tuner.telemetry import SketchSlice
 
 _LEAST_BIN = -(2**15)
 _KINDS = (("H", 2**16 - 1), ("I", 2**32 - 1), ("q", 2**63 - 1))
-"""Of an array: what it takes to hold so large a number."""
+"""Type codes of `array`, each with the largest number that it can hold."""
 _HIGHEST = 16
 
 

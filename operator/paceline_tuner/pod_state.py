@@ -32,7 +32,7 @@ class PodState:
     """The last decision could trust the step model."""
     demand: Demand = ASSUMED
     proposals: tuple[TunedLimits, ...] = ()
-    """The newest ones, oldest first: limits are raised only to the least of them."""
+    """The newest proposals, oldest first; limits are raised only to the minimum of them."""
     changed_at: float = 0.0
     was_raised: bool = False
     """The last change raised a limit."""

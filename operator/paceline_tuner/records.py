@@ -50,7 +50,7 @@ class Layout(Generic[Record]):
     ) -> None:
         """Lay out the fields of `row` but for those `unread`.
 
-        `tell` fills the rows of `told`, which are properties that are numbers too.
+        `tell` fills the rows of `told`: properties that are computed from the fields.
         """
         fields = msgspec.structs.fields(row)
         self.row = row
@@ -131,7 +131,7 @@ READ_STEPS: Final = Layout(
         *("host_ms", "kv_used", "draft_ms"),
     ),
 )
-"""What decisions read. The others are for people: they have their defaults in what is restored."""
+"""The fields that decisions read; all others are restored with their defaults."""
 READ_REQUESTS: Final = Layout(
     RequestRow, ("is_ok", "is_as_wanted"), _tell_of_requests, unread=("queue_ms", "epoch")
 )
@@ -158,7 +158,7 @@ class Kept(Generic[Record]):
 
     @property
     def newest_at(self) -> float:
-        """When the last of those ran or ended that they stand for."""
+        """When the newest step or request that these records stand for ran or ended."""
         return self._answers[-1] if self._answers else -math.inf
 
     def add(self, records: Sequence[Record], matrix: Column, newest_at: float) -> None:

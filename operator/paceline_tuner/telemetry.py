@@ -37,7 +37,7 @@ class CapacityValues(msgspec.Struct, frozen=True):
 
 
 class AdmissionValues(msgspec.Struct, frozen=True):
-    """What tells sidecars apart that know limits of keys from those that do not."""
+    """Shows whether a sidecar supports limits per API key."""
 
     max_items_per_request: int | UnsetType = UNSET
 
@@ -67,7 +67,7 @@ class SlaValues(msgspec.Struct, frozen=True):
         )
 
     def lacks(self, wanted: SLA) -> bool:
-        """Tell whether it could be told of targets by prompt length, and was not."""
+        """Return whether it supports targets by prompt length and holds others than `wanted`."""
         held = self.ttft_by_prompt_tokens
         return held is not UNSET and held != wanted.ttft_by_prompt_tokens
 

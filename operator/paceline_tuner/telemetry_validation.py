@@ -67,7 +67,7 @@ def is_valid_request(record: RequestRecord, now: float) -> bool:
 
 
 def valid_steps(steps: Sequence[Step], newest_at: float, now: float) -> Column | None:
-    """Give the numbers of all steps, if each is valid and none ran before one that it follows.
+    """Return the numbers of all steps if each is valid and they are in time order.
 
     None where they have to be looked at one by one. `newest_at` is when the last step before ran.
     """

@@ -139,7 +139,7 @@ def _are_close(mine: Sequence[float], others: Sequence[float], tolerance: float)
 
 
 def is_as_strict(kept: SLA, declared: SLA) -> bool:
-    """Whoever kept the first keeps the second."""
+    """Return whether the SLA `kept` is at least as strict as the SLA `declared`."""
     lengths = (*kept.shortest_prompts, *declared.shortest_prompts)
     pairs = (
         *((kept.ttft_ms(length), declared.ttft_ms(length)) for length in lengths),

@@ -40,7 +40,7 @@ from paceline_tuner.telemetry_validation import (
 )
 
 REACT_S = 10.0
-"""Gross breaches are looked for in the last seconds, so many."""
+"""Length of the recent period that is checked for gross breaches."""
 SLICE_S = 5.0
 
 

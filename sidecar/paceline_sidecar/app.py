@@ -48,7 +48,7 @@ _MAX_TEMPORARY_BYTES = 256 * 1024 * 1024
 
 
 def served(app: FastAPI, service: Service) -> ASGIApp:
-    """Return what the server runs: the application, and what all its answers have."""
+    """Wrap the application in the middleware that every answer passes."""
     return EveryAnswer(app, leaving=lambda: service.leaving, clock=service.clock)
 
 

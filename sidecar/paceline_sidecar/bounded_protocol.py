@@ -1,9 +1,9 @@
 """uvicorn's HTTP protocol with bounds: how long a request may take to come, and how much of it.
 
-A connection reads heads and bodies in turn. Each has its time; a head has a size; what oversteps
-is answered with an error of the usual shape where no other answer is on its way, and closed.
-Uvicorn knows a time limit for idle connections alone, and a size of heads with h11 alone
-(docs/decisions/0056).
+A connection reads heads and bodies in turn, each with a time limit, heads with a size limit too.
+A request that exceeds a limit is answered with the usual error, unless another answer is being
+written, and the connection is closed. Uvicorn itself limits only the time of idle connections, and
+the size of heads only with h11
 """
 
 import asyncio
@@ -218,7 +218,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_refused = False
         self._is_replaying = False
-        """A parser is told again of a head that has been read."""
+        """Whether a new parser is being fed a head that was read before."""
         self._skips_upgrade = False
         """The request asks for another protocol, which it does not get."""
 
@@ -242,7 +242,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         began, was_idle = self._num_messages, self._phase == "idle"
         if was_idle:
-            # From the first byte on, for line ends before a request begin none.
+            # The timer starts at the first byte; blank lines before a request do not start a head.
             self._phase, self._raw_bytes = "head", 0
         try:
             self._feed(data)

@@ -1,4 +1,4 @@
-"""Leave in order: serve who still comes, then refuse them, finish what runs, and go."""
+"""Shut down in order: keep accepting for a while, refuse new requests, finish the rest, exit."""
 
 import asyncio
 import logging

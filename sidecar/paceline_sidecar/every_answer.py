@@ -38,7 +38,7 @@ PREPARED_STREAM: Final = "paceline.prepared_stream"
 
 
 class EveryAnswer:
-    """Outermost: `scope["arrived_at"]` is the start of TTFT.
+    """The outermost middleware; it sets `scope["arrived_at"]`, the start of TTFT.
 
     A stream is run from here, after the layers that prepared it have returned. Run inside of them,
     it would hold their frames for as long as it lasts, and with them two fifths more memory.
@@ -47,7 +47,7 @@ class EveryAnswer:
     def __init__(
         self, app: ASGIApp, leaving: Callable[[], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """While `leaving` says so, each answer is its connection's last."""
+        """While `leaving()` returns true, each answer closes its connection."""
         self._app = app
         self._leaving = leaving
         self._clock = clock

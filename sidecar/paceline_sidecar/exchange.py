@@ -72,7 +72,7 @@ class _Choice:
 
 
 class Exchange:
-    """Started with `start`, and left as a context manager, whatever happens.
+    """Runs the choices of one request: call `start`, and use it as a context manager.
 
     It is read with `next`, by a task that waits, or from `pass_to` on by a `Reader`.
     """
@@ -241,7 +241,7 @@ class Exchange:
         self._arrive(index, arrival)
 
     def _let_go(self, choice: _Choice) -> None:
-        """Note that the engine knows it no more."""
+        """Note that the engine no longer has this choice."""
         choice.ticket.leave()
         choice.is_in_engine = False
 

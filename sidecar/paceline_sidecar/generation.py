@@ -104,7 +104,7 @@ class Generation:
         self._min_tokens = submit.sampling.min_tokens
         asked = (submit.sampling.logprobs, submit.sampling.prompt_logprobs, submit.sampling.pooling)
         self._is_plain = asked == (None, None, None) and shape.echo is None and shape.shows_output
-        """Whether its output is its text."""
+        """Whether each output is just text: no logprobs, pooling or echo was asked for."""
         self._scheduled_at: float | None = None
         self._first_at: float | None = None
         self._last_at: float | None = None

@@ -10,7 +10,7 @@ FIRST_TOKEN_SHARE = 0.25
 """Of an end-to-end target, for the first token: as the tuner plans (`end_to_end.py`)."""
 
 _SURE_SHARE = 0.9
-"""Of an end-to-end target, for an answer of which the longest is known: paces waver."""
+"""Share of an end-to-end target to plan with where the longest answer's time is predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class AdmissionPolicy:
     shed_hopeless: bool = True
     """Refuse requests that can no longer meet the TTFT target."""
     order: OrderKind = "Fifo"
-    """In which those that wait in a lane have their turn."""
+    """The order in which a lane's waiting requests are prefilled."""
     max_items_per_request: int = 1024
     """Prompts, choices or pairs of one request."""
     max_prompt_tokens: int | None = None
@@ -130,7 +130,7 @@ class HotConfig:
 
     @property
     def is_first_come(self) -> bool:
-        """Whether those that wait in a lane have their turn as they came."""
+        """Whether waiting requests of a lane are served first come, first served."""
         has_classes = any(
             sla is not None and sla.ttft_by_prompt_tokens for sla in (self.sla, self.batch_sla)
         )

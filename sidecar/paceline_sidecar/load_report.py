@@ -30,10 +30,10 @@ _MEMORY_S: Final = 10.0
 _SLA_WINDOW_S: Final = 60.0
 _SLA_EVERY_S: Final = 5.0
 _FEWEST_REQUESTS: Final = 20
-"""Fewer of a window say nothing of a 99th percentile."""
+"""With fewer requests in the window, a p99 says nothing."""
 _DEVIATIONS: Final = 2.0
-"""Of misses above those that the objective allows: fewer are chance, and pods that are alike would
-get uneven shares by it."""
+"""Standard deviations of misses above the objective that count as a violation. Fewer are chance,
+and would give equal pods unequal weights."""
 _LEAST: Final = 1e-3
 """Envoy ignores a report whose rate or utilization is zero."""
 

@@ -312,7 +312,7 @@ class ZmqEngine:
 
 
 def _shielded(tell: Callable[[], None]) -> None:
-    """Tell one of many: what goes wrong with it must not end the connection of all."""
+    """Call one listener; an exception in it must not end the connection for all."""
     try:
         tell()
     except Exception:  # noqa: BLE001 - whatever is wrong with one, the others are served

@@ -20,10 +20,9 @@ class Requests:
     lane: npt.NDArray[np.int8]
     """0 interactive, 1 batch."""
     turn_s: npt.NDArray[np.float64] | None = None
-    """In the order of this time those that wait in a lane have their turn; that of their arrival
-    where None."""
+    """Orders the requests that wait in a lane; None orders them by arrival."""
     patience_s: npt.NDArray[np.float64] | None = None
-    """Each is shed that waits longer than this for its first admission; None sheds none by it."""
+    """Longest wait for the first admission before a request is shed; None sheds none."""
 
     def __post_init__(self) -> None:
         """Refuse lists that no run could be made from."""

@@ -56,7 +56,7 @@ UNDISTURBED: Final = Circumstances()
 
 @dataclass(frozen=True, slots=True)
 class SettledPacer:
-    """A pacer that has learned all there is: its model is the device, chance left out.
+    """A fully fitted pacer: its model is the simulated device without noise.
 
     It allows what the engine's own pacer would with that model, in compiled code.
     """
@@ -130,7 +130,7 @@ class SimulatedEngine:
 
     @property
     def epoch(self) -> int:
-        """That of the limits, which steps and requests are recorded with."""
+        """The epoch of the limits, recorded with every step and request."""
         return int(self._totals["epoch"])
 
     @epoch.setter

@@ -84,7 +84,7 @@ def _rope(metadata: GgufMetadata, family: str) -> dict[str, Any]:
 
 
 def _llama(metadata: GgufMetadata, fields: dict[str, Any]) -> dict[str, Any]:
-    """Mistral is written as Llama; one with a window must not lose it."""
+    """GGUF stores Mistral models as `llama`: keep the sliding window if there is one."""
     window = metadata.get("llama.attention.sliding_window")
     if window is None:
         return {}

@@ -128,7 +128,7 @@ class GgufTensors:
         gguf_name = self._gguf_name(name)
         values = torch.from_numpy(self.read_raw(gguf_name))
         if self._is_gemma and gguf_name.endswith("norm.weight"):
-            return values - 1.0  # the converter counts from 0, the model from 1
+            return values - 1.0  # the converter has added 1 to Gemma's norm weights
         return self._in_our_order(gguf_name, values)
 
     @property

@@ -83,7 +83,7 @@ def _shard_names(folder: Path) -> list[str]:
 
 
 def _named_shards(index: Path) -> list[str]:
-    """Read the files that the index names: of its own folder, for another's may be anybody's."""
+    """Return the shards that the index names; raise for a path outside its own folder."""
     named = _read_json(index).get("weight_map")
     if not isinstance(named, dict) or not named:
         raise CorruptModel(f"{index}: weight_map must say which file holds each tensor.")

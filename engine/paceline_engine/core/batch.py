@@ -57,7 +57,7 @@ class Batch:
         return sum(chunk.count for chunk in self.chunks if chunk.is_padding)
 
     def features(self, context: int) -> StepFeatures:
-        """Return what its time is predicted from; its decodes have `context` tokens in all.
+        """Return the features of its time; `context` sums the contexts of its decodes.
 
         Draft tokens are computed as a prompt's are, and count as such.
         """

@@ -31,8 +31,8 @@ AT_ITS_ROW = -1
 class RowWrites:
     """Updates of the row tables since the step before: W runs of numbers, each within one row.
 
-    The numbers are blocks and, in the columns behind those, once for each owner, what its tokens
-    are drawn by.
+    The numbers are block ids, and, when a row gets a new owner, its sampling parameters, which lie
+    in the columns behind the blocks.
     """
 
     rows: Int64s  # [W]

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from paceline_wire.limits import Lane
 
 _TRIALS = 8.0
-"""Trials of the lane that one request's own are weighed against."""
+"""Weight of the prior rate, in trials, when a rate is estimated from few trials."""
 _MEMORY = 0.98
 """The part of its past that a lane keeps with each new draft."""
 _RETRY = 0.002
-"""How far a step without a draft moves a lane back to the start: what failed is tried again."""
+"""Share of the evidence that each step without a draft forgets, so that drafts are tried again."""
 
 
 def verify(draft: Sequence[int], chosen: Sequence[int]) -> tuple[int, ...]:

@@ -95,7 +95,7 @@ class Price:
         return MARGIN * extra_ms < self.plain_ms
 
     def least_chance(self, asks: Sequence[Ask]) -> float:
-        """Return the chance that a draft token needs: its time, in tokens of a step without any."""
+        """Return the break-even acceptance rate: the cost of a draft token over a step token's."""
         if not self.is_known:
             return 0.0
         extra_ms = self.step_ms(asks) - self.plain_ms

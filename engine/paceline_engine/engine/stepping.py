@@ -1,8 +1,8 @@
 """The step loop: schedule a step, launch it, settle it, record it.
 
-Where steps overlap, a step is scheduled and launched while the one before is on its way, and only
-then are that one's tokens waited for: the device never waits for the host. Steps are launched, run
-and settled in one order, that of the device's stream, so at most one is behind another. Therefore:
+With overlap, a step is scheduled and launched while the one before it runs; only then does the host
+wait for the earlier one's tokens, so the device never waits for the host. Steps are launched, run
+and settled in one order, that of the device's stream, so at most two are in flight. Therefore:
 
 * A request that ends by a token nobody could foresee (a stop, an abort) has one row too many in the
   step behind; its result is thrown away, and its blocks are free at once. The row still writes into
@@ -219,7 +219,7 @@ class Steps:
         plan, limits, requests = step.plan, step.limits, self._requests
         decode, prefill, context, attention = astuple(step.features)
         ended = self._clock()
-        # Behind another step its time begins when that one was settled.
+        # With overlap, a step's time begins when the step before it was settled.
         # Drafting has its own cost model: the step model predicts only the step that verifies.
         wall_ms = (ended - max(step.started, self._ended)) * 1e3 - plan.draft_ms
         record = StepRecord(

@@ -143,7 +143,7 @@ class TokenMatcher:
     def _forced_at(self, place: int, *, is_certain: bool) -> list[int]:
         """Return the forced tokens from a place on, where the matcher stands.
 
-        They are kept where what lies before them `is_certain`, for the output will pass by there.
+        They are cached if `is_certain`: the output is sure to reach this place.
         """
         passed = place - self._run_at
         if is_certain and 0 <= passed < len(self._run):

@@ -33,10 +33,10 @@ class CopyPrice:
 
 
 def fitted(one_ms: float, many_ms: float, many: int) -> CopyPrice:
-    """Return the price by what one block took, and what `many` did.
+    """Fit the price to the times of copying one block and `many` blocks.
 
-    Where a block among many takes no less than one alone there is no fixed part, and where many
-    take no longer than one, times are noise: then each block costs its share of the many.
+    If the marginal cost is not below the time of one block there is no fixed part; if it is not
+    positive, the times are noise. In both cases each block costs its share of the many.
     """
     block_ms = (many_ms - one_ms) / (many - 1) if many > 1 else one_ms
     if 0 < block_ms < one_ms:

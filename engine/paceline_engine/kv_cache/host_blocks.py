@@ -1,10 +1,9 @@
 """KV blocks in host memory, copied to and from the device; the price of copies is measured.
 
-On a GPU the memory is pinned, and blocks go together: a gather of each layer into one buffer, whose
-rows have the layout of slots, then one copy for every run of consecutive slots; back the other way
-round. All of it runs on the step's own stream: what the step computes next sees the copies, the
-buffer is free when the next blocks are gathered, and nothing waits on the host but the clock that
-measures them.
+On a GPU the memory is pinned. To swap out, each layer's blocks are gathered into one device buffer,
+whose rows have the layout of slots, and each run of consecutive slots is copied at once; swapping
+in is the reverse. All of it runs on the step's own stream, so the next step sees the copies, and
+the buffer is free before the next gather. The host waits only to time the copies.
 """
 
 import time

@@ -10,8 +10,8 @@ DtypeSetting = Literal["auto", "float32", "float16", "bfloat16"]
 
 # bfloat16 keeps 8 bits of precision: a smaller speed-up is not worth losing the other 16.
 _WORTH_IT = 1.1
-# Weights of a byte have given up more already, and what no product shows counts as much as what
-# products do: keys and values of half the size, and an embedding and a head that keep their type.
+# INT8 and FP8 weights have lost more precision already. And bfloat16 helps where this trial does
+# not look: it halves the KV cache, the embedding and the head.
 _WORTH_IT_QUANTIZED = 1.0
 # Serving needs decodes and prompts, so neither may slow down much for the other. Less than
 # what two trials of the same products differ by on a busy machine would decide by chance.

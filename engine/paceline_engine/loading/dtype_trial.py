@@ -64,7 +64,7 @@ def measure(
     its CPU time counts: several would wait for whichever of them a busy machine has stopped.
     """
     with torch.inference_mode(), one_thread():
-        # Any numbers but denormal ones take as long.
+        # The time of a product does not depend on the values, except for denormals.
         weight = torch.linspace(-1.0, 1.0, inputs).repeat(outputs, 1)
         products = {
             dtype: _product(weight.to(dtype), quantization)

@@ -96,8 +96,8 @@ def load_model(
 ) -> LoadedModel:
     """Load what `settings` name, or raise the `EngineError` that says why it cannot be had.
 
-    `share` is what the process may use of the CPUs, from a caller that has placed it there. Else
-    no thread is pinned: torch is there, and with it OpenMP.
+    A caller that gives `share`, the CPUs of this process, has already placed the process on them.
+    Without it no thread is pinned, because torch has loaded OpenMP before.
     """
     if share is None:
         share = read_share(asked=settings.cpus)
@@ -147,7 +147,7 @@ def _log_choices(use: CoreUse, dtype: DtypeChoice) -> None:
 def _placed(
     settings: Settings, share: CpuShare, device: torch.device, rank: int
 ) -> AbstractContextManager[None]:
-    """Start a rank where it shall run; the process of a rank with a GPU runs anywhere."""
+    """Return the context in which a rank starts: placed on its CPUs, unless it has a GPU."""
     return placed(core_use(settings, share, rank)) if device.type == "cpu" else nullcontext()
 
 
@@ -286,7 +286,7 @@ def _sized(
     gauge = CudaGauge(made_of.assembly.device)
     measured = made_of.measured(estimated, gauge, prefills)
     progress("measuring memory", 1.0)
-    # Taken when all else is loaded, so no measured step has it.
+    # The swap buffer is allocated after everything else, so the measured step lacks it.
     staged = memory.staged_bytes(
         made_of.assembly.settings, made_of.decoder.config, made_of.assembly.dtype
     )
@@ -326,9 +326,9 @@ def _warn_of_variant(kernel: str) -> None:
 
 
 def _capacity(made_of: RunnerParts, measured: MeasuredMemory | None = None) -> Capacity:
-    """Return what the memory that is left holds of both models' caches.
+    """Return the capacity of both models' caches in the memory that is left.
 
-    By an estimate of what steps and graphs take, until that is measured.
+    Until steps and graphs are measured, their memory is estimated.
     """
     parts, config = made_of.assembly, made_of.decoder.config
     settings, dtype, device = parts.settings, parts.dtype, parts.device

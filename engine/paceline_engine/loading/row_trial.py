@@ -33,7 +33,7 @@ WORTH_IT = 0.98
 CLASSES = (16, 64, 128)
 """Most rows of each class that is timed: for each the kernel has a variant of its own."""
 TOLERANCE = 4
-"""Roundings of the type by which a row may differ, as a share of its length."""
+"""How many roundings of the dtype a row may differ by, relative to its norm."""
 _ROUNDS = 5
 
 _log = logging.getLogger(__name__)

@@ -101,7 +101,7 @@ class Group:
         return heard if len(heard) else None
 
     def before_leaving(self, forget: Callable[[], None]) -> None:
-        """Call a method, of an object that lives then, before connections are given up.
+        """Register a method to call before the connections close, if its object still lives.
 
         NCCL's end waits until nobody holds a CUDA graph with a sum in it.
         """

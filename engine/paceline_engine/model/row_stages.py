@@ -20,8 +20,8 @@ from paceline_kernels import add_row_product, row_product
 from paceline_kernels.row_products import ARRIVALS, MAX_ROWS, Gate, RowNorm
 
 Fusion = Literal["mlp", "qkv", "gate"]
-"""Attention's output with the sum, and gate and up with norm and gate; down with the sum, and the
-next layer's q, k and v with norm; gate and up with the gate alone."""
+"""What one launch fuses. mlp: o_proj + residual, and norm + gate_up + activation. qkv: down_proj +
+residual, and norm + the next layer's qkv. gate: gate_up + activation alone."""
 Fusions: TypeAlias = frozenset[Fusion]
 PLANS: tuple[Fusions, ...] = (
     frozenset({"mlp", "qkv"}),

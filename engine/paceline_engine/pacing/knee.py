@@ -1,4 +1,4 @@
-"""Where the slope turns: the knee, chosen now and then by what it predicts best."""
+"""Chooses the knee of the step model, where its slope changes, by the prediction error."""
 
 import math
 from collections.abc import Sequence

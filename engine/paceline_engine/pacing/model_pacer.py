@@ -25,8 +25,8 @@ _REFIT_S = 5.0  # where steps are slow, 200 of them are minutes
 _OUTLIER = 2.0  # measured / predicted of a step that teaches nothing, once warm
 _RECENT = 600
 _MAX_MS = 1e7
-_SEED_RANGE = 1.5  # times as fast or slow: a seed further off has its form only
-_REPEATS = 10  # steps that each time of a profile stands for: the guess only fills its gaps
+_SEED_RANGE = 1.5  # a seed that is off by more than this factor contributes its shape only
+_REPEATS = 10  # weight of each profiled time, in steps, so that it outvotes the prior
 _STARTED = {"profile": "profiled at start", "seed": "seeded"}
 _LEAST_PROFILE = 8  # sizes: of fewer the prompts are so short that long ones are guessed from noise
 
@@ -221,7 +221,7 @@ class ModelPacer:
             self._turn(best_knee(training, holdout, self._prior))
         result = self._fit(training, holdout, self._prior)
         if result.refusal and self._prior is not self._assumed:
-            # A seed from another world must not keep this one from being learned.
+            # A seed that does not fit this engine must not make every later fit be refused.
             result = self._fit(training, holdout, self._assumed)
             self._prior = self._prior if result.refusal else self._assumed
         self._reason = result.refusal

@@ -1,4 +1,4 @@
-"""Residuals: what the fitted line misses, by a slow minute, a tile of tokens, a slow step.
+"""Residuals: corrects the fitted line by recent drift, by token bin, and by the previous step.
 
 t^ = fast * correction[(T - 1) // w] * n * t(x)          q_r = 0.95 quantile of measured / t^
 
@@ -18,7 +18,7 @@ BIN_TOKENS = 128
 _MAX_BINS = 256  # the last one holds all that is larger
 _MIN_VISITS = 15  # before a bin is known
 _FIRST_VISITS = 3  # before its correction is used
-_UNSEEN_WORTH = 5  # visits' worth that the first ones are drawn to 1
+_UNSEEN_WORTH = 5  # visits: weight of the neutral correction 1 while a bin has few of its own
 _CORRECTION_RATE = 0.02
 _CORRECTION_RANGE = (0.7, 1.5)
 _FAST_RATE = 1 / 30  # steps

@@ -16,7 +16,7 @@ from paceline_engine.pacing.residuals import Residuals
 from paceline_wire.step_cost import StepModel, step_ms
 
 _BETTER = 1.02  # times the prefill rate: less is within the noise of a correction
-_EVEN = 0.98  # of the rate: on average a bin holds half a tile of nothing, and its end none
+_EVEN = 0.98  # of the rate: a total within a bin wastes half a tile on average, its end none
 _BETTER_FROM = 0.6  # of the most: a smaller step costs the first token of whoever waits
 _DITHER_FROM = 0.5
 _DITHER_SHARE = 0.03

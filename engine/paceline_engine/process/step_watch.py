@@ -61,7 +61,7 @@ class StepLimits:
 
 @dataclass(slots=True)
 class Suspect:
-    """A step that was under way at the last look already."""
+    """A step that was already running at the previous check."""
 
     number: int
     seen_at: float

@@ -49,7 +49,7 @@ class ThreadUse:
 
 
 def use_between(before: ThreadTimes, after: ThreadTimes, elapsed_s: float) -> ThreadUse:
-    """Compare two looks; without threads to see nothing is known: not held up, not asleep."""
+    """Compare two readings; without visible threads report neither held up nor asleep."""
     if after.page_faults != before.page_faults:
         return ThreadUse(elapsed_s, is_asleep=False)
     longest_s = busiest_s = 0.0

@@ -53,7 +53,7 @@ def launch_every_variant(
     """Compile, or load from Triton's cache, all that steps will launch; say what that took.
 
     Rows and blocks are free after. A rank that is not the first runs the first one's steps.
-    `is_again`: it was done before, over another cache, and is told of where that left any out.
+    `is_again`: a second run over another cache, which logs what the first one left uncompiled.
     """
     started = clock()
     compilations = Compilations()

@@ -132,7 +132,7 @@ class DeviceTables:
         self._staging.put(list(_padding(3 + has_adapters, size)))
 
     def lay_out_decodes(self, size: int, *, has_adapters: bool = False) -> StepTensors:
-        """Make the step that was staged at this size; asks the host for nothing."""
+        """Return the tensors of the step staged at this size, without a host sync."""
         rows, starts, token_ids, adapter_slots = self._staging.places([size] * 4)
         step = self._static.step(size, adapter_slots if has_adapters else None)
         lay_out_step(
@@ -153,7 +153,7 @@ class DeviceTables:
         return step
 
     def lay_out_sampling(self, size: int) -> SamplingTensors:  # [size]
-        """Make what the step staged at this size draws its tokens by; asks the host for nothing."""
+        """Return the sampling tensors of the step staged at this size, without a host sync."""
         rows, starts = self._staging.places([size] * 2)
         parameters = self.sampling_tensors(size)
         self._lay_out_sampling(rows, starts, parameters)

@@ -76,7 +76,7 @@ class InputBatch:
         is_plain = bool(self._is_plain[rows].all())
         reads_prompts = any(map(_reads_prompt, chunks[num_decodes:]))
         kept_at = None
-        if batch.num_drafted:  # the host finds out which of the tokens hold, and brings them
+        if batch.num_drafted:  # the host verifies the drafts and supplies the accepted tokens
             self._token_at[rows] = _NOWHERE
         else:
             is_all = len(sampled) == len(chunks)

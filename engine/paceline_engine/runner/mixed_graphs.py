@@ -1,9 +1,9 @@
 """CUDA graphs of whole steps that are no plain decodes, for a ladder of token counts.
 
-One graph of a size serves every step of up to so many tokens: prompts beside decodes, drafts that
-are verified. Each kernel is launched for as many decodes and chunks as such a step may have, and
-finds on the device which there are. What lies behind a step's tokens is an earlier step's: it is
-computed and not read, for no op mixes tokens but attention, and that sees the step's alone.
+One graph serves every step of up to that many tokens: prompts beside decodes, drafts to verify.
+Kernels are launched for the most decodes and chunks that such a step may have, and read the actual
+numbers on the device. Rows past the step's tokens hold stale data: they are computed and ignored,
+because only attention mixes tokens, and it sees the step's tokens alone.
 """
 
 from collections.abc import Callable, Collection, Sequence

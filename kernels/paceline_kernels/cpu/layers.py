@@ -25,7 +25,7 @@ PARTS = (
     "gate and up",
     "down",
 )
-"""What a step's time is told of, as decoder.c counts it."""
+"""The parts into which decoder.c splits a step's time."""
 _PRODUCTS = ("qkv", "out", "gate_up", "down")
 
 

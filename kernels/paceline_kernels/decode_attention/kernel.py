@@ -74,8 +74,8 @@ def _decode_kernel(
 ):
     """Attend over one run of units, for the heads of a group."""
     wait_for_earlier(IS_DEPENDENT)
-    # Programs begin on one multiprocessor after the other: those that share one have neighbouring
-    # runs, which together are as long as anybody's, however each of them was rounded.
+    # Programs are assigned to SMs round-robin. Those of one SM get neighbouring runs, so that each
+    # SM has an equal share in total, whatever the rounding of single runs.
     each = tl.num_programs(0) // num_multiprocessors
     place = tl.program_id(0) % num_multiprocessors * each + tl.program_id(0) // num_multiprocessors
     kv_head = place // num_programs
@@ -224,7 +224,7 @@ def _join_rows(
         if (row_begin < begin) | (row_end > end):
             first = program_of(row_begin, num_units, num_programs)
             last = program_of(row_end - 1, num_units, num_programs)
-            # Of fewer units than programs, each has a program; others between are empty.
+            # With fewer units than programs, each unit has its own program; the others have none.
             num_parts = tl.minimum(last - first + 1, row_end - row_begin)
             counter = arrived_ptr + row * NUM_KV_HEADS + kv_head
             # All threads have stored before one of them says so.
@@ -251,7 +251,7 @@ def _join_rows(
 
 @triton.jit
 def _wide(row):
-    """Give a loop's row as int64; the interpreter's is no tensor."""
+    """Convert a loop variable to int64; in Triton's interpreter it is a Python int."""
     return tl.full([], 0, dtype=tl.int64) + row
 
 
@@ -447,7 +447,7 @@ def _checked(
 def plan_decode_attention(
     q: Tensor, k_cache: Tensor, context_lens: Tensor, window: int | None = None
 ) -> DecodePlan | None:
-    """Launch over some runs at a time."""
+    """Launch the plan kernel, with one program for every `_PLANNED` runs."""
     return _planned(q, k_cache, context_lens, window)
 
 

@@ -1,4 +1,4 @@
-"""Which part of which row each program of decode attention does: the same share for all.
+"""Splits decode attention evenly: which part of which row each program computes.
 
 The rows' contexts, one behind the other in units of `UNIT` tokens, are cut into as many equal
 runs as there are programs for a KV head. A run may begin and end within a row, and hold several;

@@ -2,7 +2,7 @@
 
 Six launches at most, of grids that follow from shapes alone: a CUDA graph that was captured once
 serves every routing. Slots are sorted by expert on the device into tiles of one expert each; a
-tile that there may be, but is not, leaves at once.
+program without a tile returns at once.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def _route_kernel(
 ):
     """Take the likeliest expert of each token, then the likeliest of the rest.
 
-    NaN is less than all numbers: a row that holds none still names experts that there are.
+    NaN compares below all numbers, so a row of NaN still gets valid expert ids.
     """
     wait_for_earlier(IS_DEPENDENT)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)

@@ -57,7 +57,7 @@ def attend(
 
     block = _blocks_of(table_ptr, start + offsets, end, BLOCK_SIZE)
     if IS_FP8:
-        # An exponent is too small to be copied behind the arithmetic: it is loaded a round ahead.
+        # Exponents are too small for asynchronous copies, so they are loaded one iteration ahead.
         head_at = _head_at(block, start + offsets, kv_head, NUM_KV_HEADS, BLOCK_SIZE)
         k_exponent = tl.load(k_exponents_ptr + head_at, mask=start + offsets < end, other=127)
         v_exponent = tl.load(v_exponents_ptr + head_at, mask=start + offsets < end, other=127)

@@ -87,7 +87,7 @@ def _cuts_kernel(
 
     row_ptr = logits_ptr + row * vocab
     low_key = ordered(bound) >> SHIFT
-    # Between two that a logit can be: the upper one.
+    # If the bound is no value of the dtype, take the next one above it.
     low = (low_key + (decoded(low_key, SHIFT) < bound).to(tl.int32)).to(tl.int64)
     highest = (ordered(peak) >> SHIFT).to(tl.int64)
     # What is left: all above `low`, and so many equal to it. First top-k cuts by number, then top-p

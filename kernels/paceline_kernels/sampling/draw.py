@@ -21,7 +21,7 @@ def _kept(x, columns, cut, place):
 
 @triton.jit
 def _log(masses):
-    """The mass of nothing: less than of any token that could be chosen; the largest weighs 1."""
+    """Return the log of masses, finite for 0 but below that of any token that can be chosen."""
     return tl.log(tl.maximum(masses, 1e-37))
 
 

@@ -1,4 +1,4 @@
-"""In the groups listed: the largest key with so many logits, or so much mass, from it on; ties."""
+"""Searches the listed groups for the largest key with a given count or mass from it on; ties."""
 
 import triton
 import triton.language as tl

@@ -51,7 +51,7 @@ class Peers:
         return len(self._waiting)
 
     def may_own(self) -> bool:
-        """Tell whether what is tuned here reaches the status: the leader hears of it."""
+        """Return whether this replica may own shards: the leader receives its reports."""
         if self.leader.is_leading:
             return True
         since = self._failing_since

@@ -1,8 +1,8 @@
 """When a request that is refused now would be admitted: what `Retry-After` says.
 
-The predictions are of a queue that is worked off at the measured rate and that nobody else joins
-but those who were told to come back before: each of them is expected at its time, so a burst comes
-back one after the other and not at once.
+They assume that the queue drains at the measured rate and that only clients who were already told
+to retry join it, each at its announced time. So the clients of a burst come back one after the
+other and not all at once.
 """
 
 import heapq

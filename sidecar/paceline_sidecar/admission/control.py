@@ -271,7 +271,7 @@ class AdmissionControl:
         self._pump()
 
     def with_held(self, load: EngineLoad) -> EngineLoad:
-        """Return the engine's load with what waits for it here: to all others it is one queue."""
+        """Return the engine's load plus the requests held here: to others both are one queue."""
         held = {name: lane.num_held for name, lane in self._lanes.items() if lane.num_held}
         if not held:
             return load

@@ -16,7 +16,7 @@ _MARGIN = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """On whose behalf a request comes, as far as fairness goes."""
+    """The sender of a request, as fair queueing sees it."""
 
     id: str = ""
     """Empty where callers are not told apart."""
@@ -115,7 +115,7 @@ class Ticket:
         return self.tokens + self.party.caller.expected_output
 
     def is_before(self, turn_at: float | None) -> bool:
-        """Return whether it goes before who comes now and has that turn."""
+        """Return whether it goes before a new request whose turn is `turn_at`."""
         return self.turn_at is None or turn_at is None or self.turn_at <= turn_at
 
     def count(self, tokens: int) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 OrderKind = Literal["Fifo", "ShortestFirst"]
 
 _TIMES_ITS_OWN = 4.0
-"""A prompt lets pass what comes within so many times the time that it takes itself.
+"""A prompt may be overtaken for this many times its own prefill time.
 
 Fewer times win less under overload, more refuse more of the longest prompts
 (benchmarks/results/order/order.md).

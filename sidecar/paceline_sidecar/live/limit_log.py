@@ -27,7 +27,7 @@ class LimitLog:
         return tuple(reversed(self._changes))
 
     def reason(self, epoch: int) -> str:
-        """Say why the limits of an epoch were asked for: what was said last, up to it."""
+        """Return the last reason that was given for limits up to this epoch."""
         return next((self._reasons[at] for at in sorted(self._reasons)[::-1] if at <= epoch), "")
 
     def expect(self, epoch: int, reason: str) -> None:

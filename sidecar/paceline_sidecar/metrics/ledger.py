@@ -62,7 +62,7 @@ class LaneCounts:
 
 @dataclass(slots=True)
 class _Run:
-    """Equal gaps in a row: most streams of a step were in the step before, too."""
+    """Counts consecutive equal gaps at once: most streams of one step have the same gap."""
 
     lane: Lane = "interactive"
     gap_ms: float = -1.0

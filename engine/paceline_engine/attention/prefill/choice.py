@@ -60,10 +60,10 @@ class PrefillChoice:
         sdpa: PrefillAttention = sdpa_prefill,
         ours: PrefillAttention = our_prefill,
     ) -> None:
-        """`is_sdpas`: whether SDPA serves, by the shortest mean length from which that holds.
+        """`is_sdpas` maps the shortest mean prompt length of each range to whether SDPA serves it.
 
-        `are_laters_sdpas`: the same for steps with later chunks, by the least mean of their
-        chunks' tokens and the least of their longest contexts.
+        `are_laters_sdpas` does the same for steps with later chunks, by the lower bounds of their
+        mean tokens and of their longest context.
         """
         self.is_sdpas = is_sdpas or {}
         self.are_laters_sdpas = are_laters_sdpas or {}
@@ -75,8 +75,8 @@ class PrefillChoice:
     def agreed(self, least: Callable[[int], int]) -> "PrefillChoice":
         """Keep SDPA only where every rank measured it to be faster.
 
-        Ranks take steps together, and what one of them gathers each must have memory for. `least`
-        gives the smallest of all ranks' numbers; each calls it as often.
+        All ranks run the same steps, so each needs memory for whatever one of them gathers. `least`
+        returns the smallest number over all ranks; every rank must call it equally often.
         """
         wholes, laters = _agreed(self.is_sdpas, least), _agreed(self.are_laters_sdpas, least)
         return PrefillChoice(wholes, laters, sdpa=self._sdpa, ours=self.ours)

@@ -18,7 +18,7 @@ from paceline_engine.attention.prefill.trial_steps import TrialStep
 from paceline_engine.errors import BadSettings
 
 TOLERANCE = 4
-"""Roundings of the type by which a row of the output may differ, as a share of its length.
+"""How many roundings of the dtype a row of the output may differ by, relative to its norm.
 
 Both round the weights to the type, and the output: half a rounding each. Where 300 keys have equal
 weights, a missing one changes a row by a seventeenth, which is 7 roundings of bfloat16.
@@ -62,7 +62,7 @@ def fault_of(
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the share of a row's length by which two right outputs may differ."""
+    """Return how far two correct outputs may differ in a row, relative to its norm."""
     return TOLERANCE * max(torch.finfo(dtype).eps, _COARSEST)
 
 

@@ -19,7 +19,7 @@ from paceline_engine.settings import Quantization
 from paceline_kernels.cpu import native_ops
 from paceline_kernels.fp8 import CODES, LARGEST, widen
 
-# Values that are float at a time, 4 MiB of them: of 64 Ki, 256 Ki and 1 Mi values the fastest.
+# Values widened to float at a time (4 MiB): the fastest of 64 Ki, 256 Ki and 1 Mi values.
 _TILE_VALUES = 1 << 20
 _LARGEST_INT8 = 127
 _FP8_SIDE = 16
@@ -34,9 +34,9 @@ class QuantizedWeight:
 
 
 def quantize(weight: Tensor, to: Quantization = "int8") -> QuantizedWeight:  # [out, in]
-    """Bring each output's largest value to the largest there is, and round to the nearest.
+    """Scale each output so that its largest value is the type's maximum; round to nearest.
 
-    INT8: of 255 steps, -127 to 127. FP8 (E4M3): of 4 bits, whatever the value's size.
+    INT8 uses -127 to 127; FP8 is E4M3, which keeps 4 significant bits at any size.
     """
     wide = weight.float()
     largest = wide.abs().amax(dim=1)
