@@ -156,7 +156,7 @@ def client(service: Sidecar) -> OpenAI:
 
 
 def diagnosed(services: Sequence[Sidecar], seconds: float) -> dict[str, Any]:
-    """What `paceline diagnose` says of one service, or of several beside each other."""
+    """Run `paceline diagnose` on one service or several; return its JSON."""
     command = ["diagnose", "--seconds", f"{max(5.0, seconds):.0f}", "--format", "json"]
     for service in services:
         token_file = service.settings.runtime_token_file

@@ -180,7 +180,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         ),
     ),
 )
-"""What draws from committed results or computes, and the pictures that it writes below a root."""
+"""Each function that draws, and the pictures that it writes below a root folder."""
 
 
 def redraw(root: Path) -> list[str]:

@@ -17,11 +17,11 @@ class Pair:
     first_ms: float
     second_ms: float
     found_tokens: int
-    """Of the second prompt, in the cache."""
+    """How many tokens of the second prompt were found in the cache."""
 
 
 def draw_prefix(pairs: Sequence[Pair], path: Path) -> None:
-    """Draw the medians as bars and every pair as dots."""
+    """Draw the medians as bars and every pair as marks."""
     (found,) = {pair.found_tokens for pair in pairs}
     rows = (
         ("first prompt", BEFORE, [pair.first_ms for pair in pairs]),

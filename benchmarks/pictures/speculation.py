@@ -1,4 +1,4 @@
-"""What speculation by lookup gains over the number of requests at a time, by kind of text."""
+"""Draws the gain of speculation by lookup over concurrency, a line for each kind of text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

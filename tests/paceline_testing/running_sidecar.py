@@ -57,10 +57,17 @@ class Sidecar:
         """The base URL of the admin port."""
         return f"http://127.0.0.1:{self.settings.admin_port}"
 
+    def live(self) -> bool:
+        """Whether it answers."""
+        return self._is_ok("/health/live")
+
     def ready(self) -> bool:
         """Whether it takes requests."""
+        return self._is_ok("/health/ready")
+
+    def _is_ok(self, path: str) -> bool:
         try:
-            return self.public.get("/health/ready").status_code == 200
+            return self.public.get(path).status_code == 200
         except httpx.TransportError:
             return False
 

@@ -20,20 +20,13 @@ def as_kubelet(sidecar: Sidecar) -> httpx.Response:
     return httpx.get(f"{sidecar.url}/health/ready", headers=KUBELET, timeout=120)
 
 
-def is_live(sidecar: Sidecar) -> bool:
-    try:
-        return sidecar.public.get("/health/live").status_code == 200
-    except httpx.TransportError:
-        return False
-
-
 def test_a_probe_during_the_start_is_answered_at_its_end(
     run_dir: Path, start: Callable[..., Sidecar], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both while the engine is not there and while it loads its model."""
     monkeypatch.setattr(probes, "HOLD_S", _FOR_EVER_S)
     sidecar = start()
-    wait_until(lambda: is_live(sidecar))
+    wait_until(sidecar.live)
     with ThreadPoolExecutor(max_workers=1) as pool:
         probe = pool.submit(as_kubelet, sidecar)
         with ScriptedEngine(run_dir, Script(ready=False)) as engine:
@@ -49,7 +42,7 @@ def test_a_start_that_takes_longer_is_not_ready(
     """The kubelet gives up after the probe's timeout: it is told before."""
     monkeypatch.setattr(probes, "HOLD_S", 0.1)
     sidecar = start()
-    wait_until(lambda: is_live(sidecar))
+    wait_until(sidecar.live)
 
     assert as_kubelet(sidecar).status_code == 503
 
@@ -75,6 +68,6 @@ def test_others_are_answered_at_once(
     """A person who asks wants to know what is missing now."""
     monkeypatch.setattr(probes, "HOLD_S", _FOR_EVER_S)
     sidecar = start()
-    wait_until(lambda: is_live(sidecar))
+    wait_until(sidecar.live)
 
     assert sidecar.public.get("/health/ready").status_code == 503

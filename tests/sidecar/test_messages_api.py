@@ -310,7 +310,7 @@ def test_without_an_engine_the_client_hears_that_it_may_try_again(
 ) -> None:
     """503 in Anthropic's words."""
     sidecar = start()
-    wait_until(lambda: sidecar.public.get("/health/live").status_code == 200)
+    wait_until(sidecar.live)
 
     with (
         Anthropic(base_url=sidecar.url, api_key="none", max_retries=0) as client,

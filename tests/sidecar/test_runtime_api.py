@@ -206,19 +206,12 @@ def test_without_the_token_nothing_is_said(
 def test_limits_need_an_engine(start: Callable[..., Sidecar]) -> None:
     """There is nothing to change yet; telemetry says so."""
     sidecar = start()
-    wait_until(lambda: _answers(sidecar))
+    wait_until(sidecar.live)
 
     assert sidecar.admin.get("/runtime/limits").status_code == 503
     assert sidecar.admin.patch("/runtime/limits", json={"epoch": 2}).status_code == 503
     telemetry = sidecar.admin.get("/runtime/telemetry").json()
     assert (telemetry["ready"], telemetry["limits"], telemetry["load"]) == (False, None, None)
-
-
-def _answers(sidecar: Sidecar) -> bool:
-    try:
-        return sidecar.admin.get("/health/live").status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 def test_telemetry_is_resumed_where_the_last_answer_ended(
@@ -286,7 +279,7 @@ def test_a_bad_configuration_file_is_a_reason_not_to_be_ready(
     path = run_dir / "runtime.json"
     path.write_text('{"max_batch": 3}')
     sidecar = start(runtime_config_file=path)
-    wait_until(lambda: _answers(sidecar))
+    wait_until(sidecar.live)
 
     wait_until(lambda: "`max_batch`" in sidecar.public.get("/health/ready").text)
 

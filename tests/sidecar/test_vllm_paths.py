@@ -36,7 +36,7 @@ def test_a_ready_server_says_so_without_a_body(sidecar_of_module: Sidecar, ask: 
 def test_health_is_503_without_an_engine(start: StartSidecar) -> None:
     """Traffic goes elsewhere."""
     sidecar = start()
-    wait_until(lambda: sidecar.public.get("/health/live").status_code == 200)
+    wait_until(sidecar.live)
 
     assert sidecar.public.get("/health").status_code == 503
     assert sidecar.public.post("/ping").status_code == 503

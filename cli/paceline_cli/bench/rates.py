@@ -1,4 +1,6 @@
-"""What requests bring a second, with an interval that has a width where all are alike. Pure.
+"""Rates of requests and tokens a second, each with an interval. Pure.
+
+The interval has a width also where all requests turned out alike.
 
     rate = offered a second * share of hits * what a hit brings on average
 

@@ -17,14 +17,14 @@ from paceline_cli.diagnose.screen import BOUNDS
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
-    """What one service takes of a request that goes through all of them in turn."""
+    """The time of one service, for a request that goes through all services in turn."""
 
     name: str
     requests_per_s: float
     mean_e2e_ms: float | None
     """None where no request was answered in the window."""
     share: float | None
-    """Of the sum of all means."""
+    """Its mean as a share of the sum of all means."""
     bound: Bound
 
 
@@ -83,10 +83,10 @@ def screen(compared: SideBySide) -> RenderableType:
 
 
 def _sentence(compared: SideBySide) -> Text:
-    told = {each.name: each for each in compared.services}
+    by_name = {each.name: each for each in compared.services}
     if compared.slowest is None:
         return Text(f"no request was answered in the last {compared.window_s:.0f} s", style="dim")
-    slowest = told[compared.slowest]
+    slowest = by_name[compared.slowest]
     return Text.assemble(
         (slowest.name, "bold"),
         f" is the slowest: {slowest.share or 0.0:.0%} of the sum;",

@@ -1,4 +1,4 @@
-"""What draft tokens cost beside a step's decodes, what they gain, and the loss they may cause.
+"""Prices draft tokens: their cost beside the decodes of a step, their gain, their possible loss.
 
 With `d` decodes a step makes `d` tokens in `t(d)`. A draft of request `i`, whose tokens are each
 accepted with chance `a_i`, adds the tokens that are expected to be accepted; it costs the time to

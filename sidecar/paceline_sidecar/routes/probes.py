@@ -17,7 +17,7 @@ from paceline_sidecar.service import Service
 _KUBELET: Final = "kube-probe/"
 """How a kubelet's user agent begins (k8s.io/kubernetes/pkg/probe/http)."""
 HOLD_S: Final = 3.0
-"""A probe's answer may be held so long; less than the probes' `timeoutSeconds`."""
+"""The longest that a probe's answer is held; less than the probes' `timeoutSeconds`."""
 _LOOK_EVERY_S: Final = 0.02
 
 
@@ -49,9 +49,9 @@ def probes_router(service: Service, exposition: Exposition) -> APIRouter:
 async def _started(service: Service) -> None:
     """Wait for the end of a start, so that a kubelet hears of it at once and not at its next probe.
 
-    A pod that starts is ready up to a probe's period earlier. Others are answered at once.
+    A pod has two probes, and they wait only while it starts: looking again costs next to nothing.
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + HOLD_S
-    while service.is_starting and loop.time() < give_up_at:  # noqa: ASYNC110 - two a pod
+    while service.is_starting and loop.time() < give_up_at:  # noqa: ASYNC110 - seldom
         await asyncio.sleep(_LOOK_EVERY_S)
