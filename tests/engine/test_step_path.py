@@ -47,28 +47,34 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 MOST_FILES = 30
 PACKAGES = {Path(each.__path__[0]) for each in (paceline_engine, paceline_wire, paceline_kernels)}
-FIRST_DECODE, LAST_DECODE, MAX_TOKENS = 4, 14, 24
-"""What is traced of the tokens of one request; in blocks of 4 some of them begin a block."""
+FIRST_STEP, LAST_STEP, MAX_TOKENS = 4, 14, 24
+"""Which steps of one request are traced; in blocks of 4 some of their tokens begin a block."""
 DEADLINE_MS = 60_000
 
 
 @dataclass
 class Tracer:
-    """Notes the files of our packages whose functions are called."""
+    """Notes the files of our packages whose functions are called.
 
-    is_on: bool = False
+    It counts the steps itself, in the thread that runs them: a thread that reads the outputs may
+    be so late that the request has ended.
+    """
+
     roots: tuple[CodeType, ...] = ()
-    """Functions that are traced with all that they call, also while the tracer is off."""
+    """Functions that are traced with all that they call, also outside the traced steps."""
     files: set[Path] = field(default_factory=set)
+    num_steps: int = 0
     _open: dict[int, FrameType] = field(default_factory=dict)
     """By thread, the call of a root that has not returned."""
 
     def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
         thread = threading.get_ident()
         if event == "call":
+            if frame.f_code is Engine.step.__code__:
+                self.num_steps += 1
             if frame.f_code in self.roots:
                 self._open.setdefault(thread, frame)
-            if self.is_on or thread in self._open:
+            if FIRST_STEP <= self.num_steps < LAST_STEP or thread in self._open:
                 self._note(Path(frame.f_code.co_filename))
         elif event == "return" and self._open.get(thread) is frame:
             del self._open[thread]
@@ -170,10 +176,8 @@ def files(loaded: LoadedModel, tmp_path_factory: pytest.TempPathFactory) -> set[
         tracer.roots = (Link._receive.__code__, Worker._handle.__code__)
         with without_collections():
             peer.send(Submit("a", [5, 6, 7, 8, 9], Sampling(MAX_TOKENS, ignore_eos=True)))
-            for number in range(1, MAX_TOKENS + 1):
+            for _ in range(MAX_TOKENS):
                 peer.receive(Outputs)
-                tracer.roots = ()
-                tracer.is_on = FIRST_DECODE <= number < LAST_DECODE
     messages = {Path(sys.modules[each.__module__].__file__ or "") for each in (Submit, Outputs)}
     return tracer.files | messages
 
