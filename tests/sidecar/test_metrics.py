@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 
 from paceline_sidecar.metrics.names import KEY_REQUESTS, KEY_TOKENS, PACELINE, VLLM, Metric
 from paceline_testing.running_sidecar import Sidecar
-from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
+from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step, an_engine_load
 from paceline_testing.used_sidecar import scrape, use_everything, value
 from paceline_testing.waiting import wait_until
 
@@ -115,6 +115,21 @@ def test_engine_up_falls_and_its_gauges_go_with_the_engine(
     assert value(sidecar, "paceline_engine_up") == 0
     assert "paceline_running_requests" not in scrape(sidecar)
     assert "paceline_limit_effective" not in scrape(sidecar)
+
+
+def test_sequences_that_fit_paged_stand_beside_preallocated_ones(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """Two sequences hold 3 of 256 blocks of 16 tokens; the longest would hold 32."""
+    name = "paceline_kv_sequences"
+    wait_until(lambda: name in scrape(sidecar))
+    assert [sample.labels["allocation"] for sample in scrape(sidecar)[name]] == ["preallocated"]
+
+    engine.script.load = an_engine_load(running=2)
+
+    wait_until(lambda: len(scrape(sidecar)[name]) == 2)
+    assert value(sidecar, name, allocation="paged") == 256 * 2 // 3
+    assert value(sidecar, name, allocation="preallocated") == 256 // 32
 
 
 @pytest.mark.usefixtures("engine")

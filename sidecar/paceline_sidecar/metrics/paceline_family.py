@@ -14,8 +14,8 @@ from paceline_sidecar.metrics import names
 from paceline_sidecar.metrics.exposition import histograms, values
 from paceline_sidecar.metrics.ledger import KNOBS, LANES
 from paceline_sidecar.metrics.snapshot import Snapshot
-from paceline_wire import StepProfile, WhyEager
-from paceline_wire.limits import Lane
+from paceline_wire import EngineLoad, StepProfile, WhyEager
+from paceline_wire.limits import Capacity, Lane
 
 _NO_PROFILE = StepProfile(took_s=0.0, is_used=False)
 
@@ -132,6 +132,18 @@ def _load(seen: Snapshot) -> Iterator[Family]:
     yield values(names.KV_USED, [((name,), load.kv_used_blocks / blocks)])
     yield values(names.KV_CACHED, [((name,), load.kv_cached_blocks / blocks)])
     yield values(names.KV_UNFILLED, [((name,), load.kv_unfilled_tokens)])
+    fit = _sequences_that_fit(load, state.capacity)
+    yield values(names.KV_SEQUENCES, (((name, allocation), fit[allocation]) for allocation in fit))
+
+
+def _sequences_that_fit(load: EngineLoad, capacity: Capacity) -> dict[str, int | None]:
+    """By how memory is given to them; paged is None while nothing runs."""
+    longest = -(-capacity.max_model_len // capacity.block_size)
+    held = load.kv_used_blocks
+    return {
+        "paged": capacity.num_blocks * load.running // held if held and load.running else None,
+        "preallocated": capacity.num_blocks // longest,
+    }
 
 
 def _counters(seen: Snapshot) -> Iterator[Family]:
