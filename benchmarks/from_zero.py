@@ -1,11 +1,18 @@
 """From no pod to the first token on a whole Kubernetes, and what each part of it takes.
 
     PYTHONPATH=benchmarks:tests python benchmarks/from_zero.py --runs 5
+    PYTHONPATH=benchmarks:tests python benchmarks/from_zero.py --runs 5 --through gateway
 
 Starts the whole local cluster (root, Linux), installs the chart and applies the quickstart with no
 replicas. Then, several times: one replica is asked for through /scale, as an autoscaler does, while
 a client asks the Service for one token, twenty times a second until it gets it; and the service
 goes back to none. The images are on the node, as they are where a pod has run before.
+
+Through the gateway, nobody asks for a replica: a client asks Envoy Gateway once, for one token, and
+the clock begins with its request. Prometheus counts it, KEDA reads the count and writes /scale, the
+gateway holds the request meanwhile, and without requests KEDA takes the pod away. The objects are
+those of docs/gateways.md (`paceline_testing.woken_service`). The two built parts take half an hour
+at first.
 
 Times of pods are those at which a watch hears of them, times of the engine's stages those of its
 log. Ours is what the operator takes to ask for the pod, and what the engine takes from its first
@@ -16,14 +23,18 @@ import argparse
 import itertools
 import json
 import os
+import random
 import re
 import statistics
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -34,15 +45,17 @@ from urllib3.exceptions import HTTPError
 
 from local_cluster import start
 from local_cluster.cluster import Cluster
+from paceline_testing import woken_service as woken
 from paceline_testing.waiting import wait_until
 
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "benchmarks" / "results" / "operator"
 SYSTEM: Final = "paceline-system"
 NAME: Final = "quickstart"
-LABEL: Final = f"serving.paceline.dev/service={NAME}"
+_LABEL: Final = "serving.paceline.dev/service"
 WITHIN_S: Final = 300.0
 ASK_EVERY_S: Final = 0.05
+_ANY_MOMENT_S: Final = 10.0
 STAGE: Final = re.compile(r"^(\S+Z) .*?(fetching|reading|loading weights|warming up) (\d+)%")
 
 
@@ -50,6 +63,8 @@ STAGE: Final = re.compile(r"^(\S+Z) .*?(fetching|reading|loading weights|warming
 class FromZero:
     """Seconds of each part of one start, in their order."""
 
+    woken_s: float
+    """From the request until the autoscaler has asked for a pod; 0 where it is the beginning."""
     pod_s: float
     """The operator and Kubernetes' controllers, until the pod exists."""
     scheduled_s: float
@@ -69,23 +84,24 @@ class FromZero:
 
     @property
     def whole_s(self) -> float:
-        """From the autoscaler's request to the first token."""
+        """From the beginning to the first token."""
         return float(sum(asdict(self).values()))
 
     @property
     def ours_s(self) -> float:
-        """Without Kubernetes and the container runtime."""
+        """Without the autoscaler, Kubernetes and the container runtime."""
         started = self.imports_s + self.weights_s + self.warm_up_s + self.ready_s
         return self.pod_s + started + self.token_s
 
 
 class Pods:
-    """Notes when the pod of the service was first seen in each state."""
+    """Notes when the pod of a service was first seen in each state."""
 
-    def __init__(self, api: client.CoreV1Api) -> None:
+    def __init__(self, api: client.CoreV1Api, service: str) -> None:
         self.seen: dict[str, float] = {}
         self.name = ""
         self._api = api
+        self._label = f"{_LABEL}={service}"
         self._watch: Any = watch.Watch()
         self._is_over = Event()
         self._thread = Thread(target=self._follow, daemon=True)
@@ -106,7 +122,7 @@ class Pods:
             events = self._watch.stream(
                 self._api.list_namespaced_pod,
                 "default",
-                label_selector=LABEL,
+                label_selector=self._label,
                 timeout_seconds=2,
             )
             with suppress(HTTPError):  # where an answer is cut short, the next watch goes on
@@ -131,20 +147,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--through", choices=["gateway"])
     chosen = parser.parse_args()
-    with start.whole() as cluster:
-        _install(cluster)
-        starts = []
-        for number in range(chosen.runs):
-            starts.append(_from_zero(cluster))
-            print(f"{number + 1}: {json.dumps(asdict(starts[-1]))}", flush=True)
+    starts = []
+    for begun in islice(_woken() if chosen.through else _scaled(), chosen.runs):
+        starts.append(begun)
+        print(f"{len(starts)}: {json.dumps(asdict(begun))}", flush=True)
     page = _page(starts)
     print(page)
+    name = "from_zero_through_gateway" if chosen.through else "from_zero"
     chosen.results.mkdir(parents=True, exist_ok=True)
-    (chosen.results / "from_zero.md").write_text(page)
-    (chosen.results / "from_zero.json").write_text(
+    (chosen.results / f"{name}.md").write_text(page)
+    (chosen.results / f"{name}.json").write_text(
         json.dumps([asdict(each) for each in starts], indent=1) + "\n"
     )
+
+
+def _scaled() -> Iterator[FromZero]:
+    """Begin with /scale, again and again."""
+    with start.whole() as cluster:
+        _install(cluster)
+        while True:
+            yield _from_zero(cluster)
+
+
+def _woken() -> Iterator[FromZero]:
+    """Begin with a request, again and again."""
+    with TemporaryDirectory() as folder, woken.woken_service(Path(folder)) as service:
+        while True:
+            service.slept()
+            time.sleep(random.uniform(0, _ANY_MOMENT_S))  # out of step with scrapes and looks
+            yield _from_request(service)
 
 
 def _install(cluster: Cluster) -> None:
@@ -167,19 +200,52 @@ def _from_zero(cluster: Cluster) -> FromZero:
     api = client.CoreV1Api(config.new_client_from_config(str(cluster.kubeconfig)))
     cluster.kubectl("scale", f"pisvc/{NAME}", "--replicas=0")
     wait_until(
-        lambda: not api.list_namespaced_pod("default", label_selector=LABEL).items,
+        lambda: not api.list_namespaced_pod("default", label_selector=f"{_LABEL}={NAME}").items,
         within_s=WITHIN_S,
         every_s=0.5,
     )
     service: Any = api.read_namespaced_service(NAME, "default")
-    pods = Pods(api)
+    pods = Pods(api, NAME)
     with pods.followed():
         began_at = time.time()
         cluster.kubectl("scale", f"pisvc/{NAME}", "--replicas=1")
         answered_at = _first_token(f"http://{service.spec.cluster_ip}:8000")
         wait_until(lambda: "Ready" in pods.seen, within_s=WITHIN_S)
     log = cluster.kubectl("logs", pods.name, "--container=engine", "--timestamps")
-    return _parts(began_at, pods.seen, _stages(log), answered_at)
+    return _parts(began_at, began_at, pods.seen, _stages(log), answered_at)
+
+
+def _from_request(service: woken.WokenService) -> FromZero:
+    """Ask the gateway of a service without pods once."""
+    made = config.new_client_from_config(str(service.cluster.kubeconfig))
+    pods = Pods(client.CoreV1Api(made), woken.NAME)
+    with pods.followed(), ThreadPoolExecutor(1) as pool:
+        began_at = time.time()
+        asked = pool.submit(_asked_once, service.url)
+        woken_at = _wanted_at(client.CustomObjectsApi(made))
+        answered_at = asked.result()
+        wait_until(lambda: "Ready" in pods.seen, within_s=WITHIN_S)
+    log = service.kubectl("logs", pods.name, "--container=engine", "--timestamps")
+    return _parts(began_at, woken_at, pods.seen, _stages(log), answered_at)
+
+
+def _asked_once(url: str) -> float:
+    asked = {"model": woken.NAME, "prompt": "The", "max_tokens": 1}
+    answer = httpx.post(f"{url}/v1/completions", json=asked, timeout=WITHIN_S)
+    answer.raise_for_status()
+    return time.time()
+
+
+def _wanted_at(api: client.CustomObjectsApi) -> float:
+    """Look until the autoscaler has asked for a pod; return when it was seen."""
+    kind = ("serving.paceline.dev", "v1alpha1", "default", "inferenceservices")
+    end = time.monotonic() + WITHIN_S
+    while time.monotonic() < end:
+        found: Any = api.get_namespaced_custom_object(*kind, woken.NAME)
+        if found["spec"]["replicas"] > 0:
+            return time.time()
+        time.sleep(ASK_EVERY_S)
+    raise SystemExit(f"nobody asked for a pod within {WITHIN_S:.0f} s")
 
 
 def _first_token(url: str) -> float:
@@ -208,10 +274,14 @@ def _stages(log: str) -> dict[str, float]:
 
 
 def _parts(
-    began_at: float, seen: dict[str, float], stages: dict[str, float], answered_at: float
+    began_at: float,
+    woken_at: float,
+    seen: dict[str, float],
+    stages: dict[str, float],
+    answered_at: float,
 ) -> FromZero:
     searched_at = min(stages[name] for name in ("fetching", "reading") if name in stages)
-    times = [began_at, seen["pod"], seen["PodScheduled"], seen["sidecar"], seen["engine"]]
+    times = [began_at, woken_at, seen["pod"], seen["PodScheduled"], seen["sidecar"], seen["engine"]]
     times += [searched_at, stages["warming up"], stages["warming up done"], seen["Ready"]]
     # An answer may come before the watch says that the pod is ready.
     ordered = list(itertools.accumulate([*times, answered_at], max))
@@ -219,12 +289,16 @@ def _parts(
 
 
 def _page(starts: list[FromZero]) -> str:
+    is_woken = any(one.woken_s for one in starts)
+    asked = " --through gateway" if is_woken else ""
+    what = "The service of docs/gateways.md" if is_woken else "The quickstart"
     rows = [
         (
             field.name.removesuffix("_s").replace("_", " "),
             [getattr(one, field.name) for one in starts],
         )
         for field in fields(FromZero)
+        if is_woken or field.name != "woken_s"
     ]
     rows += [
         ("**from zero to the first token**", [one.whole_s for one in starts]),
@@ -235,11 +309,12 @@ def _page(starts: list[FromZero]) -> str:
         for name, values in rows
     ]
     return (
-        f"# From zero to the first token\n\nThe quickstart on {os.cpu_count()} cores, images on"
+        "# From zero to the first token\n\n"
+        f"{what} on {os.cpu_count()} cores, images on"
         f" the node; seconds, median and range of {len(starts)} starts.\n\n"
         "| Part | Median | Range |\n|---|---|---|\n" + "\n".join(lines) + "\n\n"
-        "Made by `PYTHONPATH=benchmarks:tests python benchmarks/from_zero.py`, which says what"
-        " each part is.\n"
+        f"Made by `PYTHONPATH=benchmarks:tests python benchmarks/from_zero.py{asked}`, which says"
+        " what each part is.\n"
     )
 
 

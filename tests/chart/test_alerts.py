@@ -1,8 +1,6 @@
 """The alerts: valid rules, each with a case that fires and one that is silent, and a runbook."""
 
-import os
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +8,7 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 
-from local_cluster.errors import UnavailableError
-from local_cluster.promtool import promtool
+from paceline_testing.run_promtool import run_promtool
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "paceline"
@@ -30,12 +27,7 @@ def alerts() -> dict[str, dict[str, Any]]:
 )
 def test_promtool_agrees(command: list[str | Path]) -> None:
     """Prometheus's own tool checks the rules and runs the cases."""
-    try:
-        tool = promtool()
-    except UnavailableError as lack:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
-
-    done = subprocess.run([tool, *command], capture_output=True, text=True, check=False)
+    done = run_promtool(*command)
 
     assert done.returncode == 0, done.stdout + done.stderr
 

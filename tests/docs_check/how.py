@@ -37,6 +37,7 @@ class Class:
     """What the command finds."""
 
 
+_IN_ORDER = "make e2e-fleet applies them in this order to a cluster"
 _OWN = "names the reader's own service, node, namespace or secret in a cluster"
 _IMAGES = "its images lie in the reader's registry; the tutorial installs the chart with local ones"
 _GPU = "needs a CUDA GPU"
@@ -136,6 +137,9 @@ CLASSES = (
     Class("kubectl apply -f examples/policies", How.NOT, "tests/deploy applies each of them"),
     Class("kubectl apply -f examples/pipelines/*", How.NOT,
           "asks for three cores; tests/seams/test_pipelines.py lets one service stand for three"),
+    Class("kubectl apply -f examples/gateway/*", How.NOT, _IN_ORDER),
+    Class("kubectl apply -f examples/envoy-monitor.yaml", How.NOT, _IN_ORDER),
+    Class("kubectl apply -f examples/keda.yaml", How.NOT, _IN_ORDER),
     Class("kubectl apply -f deploy/flux/*", How.NOT, "needs Flux; make e2e-gitops has one"),
     Class("kubectl apply -f deploy/argocd/*", How.NOT, "needs Argo CD"),
     Class("kubectl apply --server-side --field-manager=paceline -f -", How.NOT,

@@ -19,6 +19,7 @@ OTHER_KINDS = {
     "HelmRelease": "Flux's: its definition is not here",
     "OCIRepository": "Flux's: its definition is not here",
     "AlertmanagerConfig": "the Prometheus Operator's: its definition is not here",
+    "PodMonitor": "the Prometheus Operator's: its definition takes ours in tests/e2e",
     "Gateway": "the Gateway API's: its definition checks those of examples/ in tests/operator",
     "HTTPRoute": "the Gateway API's: its definition checks those of examples/ in tests/operator",
     "InferencePool": "the inference extension's: its definition checks ours in tests/operator",

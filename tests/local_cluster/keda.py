@@ -21,9 +21,13 @@ _READY_WITHIN: Final = "--timeout=120s"
 
 
 @contextmanager
-def keda(cluster: Cluster, folder: Path) -> Iterator[None]:
-    """Bring the definitions, run both, and register the adapter; end what was begun."""
-    address = str(IPv4Address("127.160.0.0") + os.getpid())
+def keda(cluster: Cluster, folder: Path, *, address: str | None = None) -> Iterator[None]:
+    """Bring the definitions, run both, and register the adapter; end what was begun.
+
+    Both listen on `address`, at which the API server must reach the adapter: by default a loopback
+    address of their own.
+    """
+    address = address or str(IPv4Address("127.160.0.0") + os.getpid())
     definitions = source_of(KEDA, "github.com/kedacore/keda/v2") / "config" / "crd" / "bases"
     cluster.kubectl("apply", "--server-side", "-f", str(definitions))
     cluster.kubectl("wait", "--for=condition=Established", "-f", str(definitions), _READY_WITHIN)

@@ -13,7 +13,10 @@ SERVICES = "10.96.0.0/16"
 DNS = "10.96.0.10"
 """Where the kubelet has pods look up names; nobody answers unless a test runs CoreDNS."""
 
-_HOST_END, _NODE_END = "10.98.0.1", "10.98.0.2"
+MACHINE = "10.98.0.1"
+"""This machine, as the node and its pods reach it."""
+
+_NODE_END = "10.98.0.2"
 _HOST_DEVICE = "paceline0"
 
 
@@ -40,7 +43,7 @@ def join(pid: int) -> None:
     )
     _run(*inside, "address", "add", f"{_NODE_END}/30", "dev", "host")
     _run(*inside, "link", "set", "host", "up")
-    _run("ip", "address", "add", f"{_HOST_END}/30", "dev", _HOST_DEVICE)
+    _run("ip", "address", "add", f"{MACHINE}/30", "dev", _HOST_DEVICE)
     _run("ip", "link", "set", _HOST_DEVICE, "up")
     for subnet in (f"{NODE}/32", PODS, SERVICES):
         _run("ip", "route", "add", subnet, "via", _NODE_END)

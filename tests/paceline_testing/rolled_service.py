@@ -127,14 +127,17 @@ class RolledService:
 
 
 @contextmanager
-def chart_installed(cluster: Cluster, release: str) -> Iterator[None]:
-    """Let an operator of the chart run, with this tree's images, in a namespace of its own."""
+def chart_installed(cluster: Cluster, release: str, **more: Any) -> Iterator[None]:
+    """Let an operator of the chart run, with this tree's images, in a namespace of its own.
+
+    `more` are further values of the chart.
+    """
     repository, tag = cluster.images["operator"].split(":")
     values = {
         "image": {"repository": repository, "tag": tag},
         "engineImage": cluster.images["engine"],
         "sidecarImage": cluster.images["sidecar"],
-    }
+    } | more
     with cluster.helm(release) as helm:
         helm.install(_CHART, release, values, create_namespace=True, wait="watcher", timeout=300)
     try:

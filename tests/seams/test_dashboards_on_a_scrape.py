@@ -4,7 +4,6 @@ The samples are those of real scrapes; Prometheus's own engine evaluates, in pro
 """
 
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -17,10 +16,9 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from local_cluster.errors import UnavailableError
-from local_cluster.promtool import promtool
 from paceline_operator.metrics import Metrics
 from paceline_testing.reports import a_change, a_pod_report, a_report
+from paceline_testing.run_promtool import run_promtool
 from paceline_testing.running_sidecar import start_sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step
 from paceline_testing.services import a_live_service
@@ -149,13 +147,7 @@ def evaluated(
     rules = str(CHART / "files" / "rules.yaml")
     path = folder / "cases.yaml"
     path.write_text(json.dumps({"rule_files": [rules], "tests": [case]}))
-    try:
-        tool = promtool()
-    except UnavailableError as lack:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
-    return subprocess.run(
-        [tool, "test", "rules", path], capture_output=True, text=True, check=False
-    )
+    return run_promtool("test", "rules", path)
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)

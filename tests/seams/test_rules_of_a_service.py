@@ -1,17 +1,13 @@
 """The alerts that the operator writes for one service are the chart's, for that service."""
 
-import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from local_cluster.errors import UnavailableError
-from local_cluster.promtool import promtool
 from paceline_api.inference_service import InferenceService
 from paceline_operator.render.extras import extras
+from paceline_testing.run_promtool import run_promtool
 from paceline_testing.services import a_live_service
 
 ROOT = Path(__file__).parents[2]
@@ -48,10 +44,6 @@ def test_the_alerts_are_the_charts() -> None:
 
 def test_they_fire_and_are_silent_where_the_charts_are(tmp_path: Path) -> None:
     """By the chart's own cases."""
-    try:
-        tool = promtool()
-    except UnavailableError as lack:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(str(lack))
     own = _alerts(_groups())
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": _groups()}))
     fires: set[str] = set()
@@ -66,8 +58,7 @@ def test_they_fire_and_are_silent_where_the_charts_are(tmp_path: Path) -> None:
         fires |= {case["alertname"] for test in cases["tests"] for case in test["alert_rule_test"]}
         (tmp_path / path.name).write_text(yaml.safe_dump(cases))
 
-    command: list[str | Path] = [tool, "test", "rules", *tmp_path.glob("*_test.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_promtool("test", "rules", *tmp_path.glob("*_test.yaml"))
 
     assert fires == own.keys()
     assert done.returncode == 0, done.stdout + done.stderr
