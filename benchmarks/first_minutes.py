@@ -19,7 +19,7 @@ from pathlib import Path
 from openai import APIConnectionError, APIStatusError, OpenAI
 
 from paceline_cli.traffic.calibration import machine
-from paceline_testing.running_sidecar import free_port
+from paceline_testing.free_port import free_port
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "cpu"

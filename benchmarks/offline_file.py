@@ -33,7 +33,7 @@ from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import OfferedLoad, PlannedRequest, TokenLengths, plan
 from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.record import ClientRecord
-from paceline_testing.running_sidecar import free_port
+from paceline_testing.free_port import free_port
 from paceline_testing.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "pipelines"

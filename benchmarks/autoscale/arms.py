@@ -29,6 +29,10 @@ class Oracle:
     def sync(self, now: float, seen: Seen) -> int:
         """Return what the time until a new pod would be ready needs most."""
         del seen
+        return self.wanted(now)
+
+    def wanted(self, now: float) -> int:
+        """Return the pods of this second."""
         horizon_s = self.cold_s + SYNC_S if now >= self.since_s else 0.0
         return pods_for(self.ramp.most_rps(now, now + horizon_s), self.capacity_rps)
 

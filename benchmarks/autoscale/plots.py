@@ -19,6 +19,7 @@ _ARMS: Final = {
     "5 waiting requests a pod": ("queue", BEFORE, "-", 1.5),
 }
 _COLD_S: Final = 120.0
+_REAL: Final = {**_ARMS, "requests in flight, by a load test": ("in flight", FAINT, "--", 1.5)}
 
 
 def draw_ramps(raw: Mapping[str, Any], drawn: Mapping[str, Ramp], path: Path) -> None:
@@ -42,4 +43,26 @@ def draw_ramps(raw: Mapping[str, Any], drawn: Mapping[str, Ramp], path: Path) ->
             axes.set_xlabel("minutes")
             axes.set_ylabel("pods that are ready")
         panels[0].legend(frameon=False, loc="upper left", fontsize=8)
+        figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def draw_real(raw: Mapping[str, Any], path: Path) -> None:
+    """Draw the pods that were ready on the real ramp, the pods that the load needs below them."""
+    ramp = Ramp(**raw["ramp"])
+    with styled():
+        figure = Figure(figsize=(8, 4.2), layout="constrained")
+        axes = figure.subplots()
+        for row in raw["rows"]:
+            label, colour, dash, width = _REAL[row["arm"]]
+            minutes = [look["at_s"] / 60 for look in row["looks"]]
+            ready = [look["ready"] for look in row["looks"]]
+            line = {"color": colour, "ls": dash, "lw": width, "label": label}
+            axes.step(minutes, ready, where="post", **line)
+        at = [ramp.seconds * n / 200 for n in range(201)]
+        needed = [ramp.rate_rps(each) / (TARGET * raw["capacity_rps"]) for each in at]
+        axes.fill_between([each / 60 for each in at], needed, color=FAINT, alpha=0.2, lw=0)
+        axes.set_title("From 0.6 to 3 times what a pod serves, and back: real autoscalers")
+        axes.set_xlabel("minutes")
+        axes.set_ylabel("pods that are ready")
+        axes.legend(frameon=False, loc="upper left", fontsize=8)
         figure.savefig(path, dpi=110, metadata={"Software": None})

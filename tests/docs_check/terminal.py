@@ -5,7 +5,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from paceline_testing.free_port import free_port
 
 _GRACE_S = 60.0
 _AGAIN_AFTER_S = 1.0
@@ -115,9 +116,7 @@ class Terminals:
     def port(self, named: str) -> str:
         """Return the port of this run that stands for one that a page names."""
         if named not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[named] = str(probe.getsockname()[1])
+            self._ports[named] = str(free_port())
         return self._ports[named]
 
     def forward(self, named: str, taken: str) -> None:

@@ -18,8 +18,8 @@ import pytest
 
 from local_cluster.envoy_gateway import envoy_gateway, host_class
 from paceline_api.labels import Manifest
+from paceline_testing.free_port import free_port
 from paceline_testing.gateway_objects import example, on_loopback
-from paceline_testing.running_sidecar import free_port
 from paceline_testing.scripted_pod import ScriptedPod, scripted_pod
 from paceline_testing.waiting import wait_until
 

@@ -77,7 +77,7 @@ class EveryThird:
 
     def fill_bitmask(self, output_ids: Sequence[int], bitmask: TokenBitmask) -> None:
         """See `Constraint`."""
-        self.gate.wait(timeout=5)
+        assert self.gate.wait(timeout=300)
         bits = np.arange(bitmask.size * 32) % 3 == len(output_ids) % 3
         bitmask[:] = np.packbits(bits, bitorder="little").view(np.uint32)
 

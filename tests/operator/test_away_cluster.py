@@ -82,7 +82,7 @@ def test_a_paused_leader_undoes_nothing_when_it_goes_on(
     assert not standby.is_leading
 
     with leader.proxy.faulty(
-        on("apply", "deployments", name="kept"), slow(_LEASE_S + 25), 1
+        on("apply", "deployments", name="kept"), slow(_LEASE_S + 45), 1
     ) as rule:
         home.kubectl("scale", "pisvc/kept", "--replicas=2")
         home.until(lambda: rule.done)
@@ -139,7 +139,7 @@ def test_a_delete_while_nobody_is_there_takes_everything(
     home = last.home
     last.send(signal.SIGKILL)
 
-    home.kubectl("delete", "pisvc/kept", "--timeout=10s")
+    home.kubectl("delete", "pisvc/kept", "--timeout=60s")
 
     home.until(lambda: home.children("kept") == {})
     left = json.loads(home.kubectl("get", "pods,replicasets", "-o", "json"))["items"]

@@ -17,7 +17,7 @@ import pytest
 
 from paceline_api.labels import Manifest
 from paceline_testing.ending import end
-from paceline_testing.running_sidecar import free_port
+from paceline_testing.free_port import free_port
 from paceline_testing.waiting import wait_until
 
 _TYPES = "type.googleapis.com/envoy.extensions"

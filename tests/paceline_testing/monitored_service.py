@@ -85,10 +85,10 @@ class MonitoredService:
 
 
 @contextmanager
-def monitored_service(
-    cluster: Cluster, folder: Path, *, has_rules: bool, webhook: str, rate_rps: float
-) -> Iterator[MonitoredService]:
-    """Install the chart with its monitors, serve, scrape, and ask so many times a second."""
+def monitored_chart(
+    cluster: Cluster, folder: Path, *, has_rules: bool, webhook: str
+) -> Iterator[tuple[ProcessNode, Stack]]:
+    """Install the chart with its monitors, and scrape what they name."""
     with (
         process_node(cluster, folder) as node,
         monitoring(cluster, folder, webhook=webhook) as stack,
@@ -105,8 +105,21 @@ def monitored_service(
                 timeout=180,
             )
         cluster.kubectl("create", "namespace", HOME)
-        cluster.kubectl("apply", "--filename=-", input=json.dumps(_SERVICE))
         stack.begin_prometheus(jobs=JOBS)
+        try:
+            yield node, stack
+        finally:
+            place = f"--namespace={HOME}"
+            cluster.try_kubectl("delete", "pisvc", "--all", place, "--timeout=60s")
+
+
+@contextmanager
+def monitored_service(
+    cluster: Cluster, folder: Path, *, has_rules: bool, webhook: str, rate_rps: float
+) -> Iterator[MonitoredService]:
+    """Let one service run under the chart's monitors, and ask it so many times a second."""
+    with monitored_chart(cluster, folder, has_rules=has_rules, webhook=webhook) as (node, stack):
+        cluster.kubectl("apply", "--filename=-", input=json.dumps(_SERVICE))
         clients = Clients(lambda: node.serving(HOME, NAME), NAME)
         clients.rate_rps = rate_rps
         service = MonitoredService(cluster, node, stack, clients)
@@ -115,5 +128,3 @@ def monitored_service(
             yield service
         finally:
             clients.close()
-            place = f"--namespace={HOME}"
-            cluster.try_kubectl("delete", "pisvc", "--all", place, "--timeout=60s")

@@ -1,7 +1,6 @@
 """The operator as a process of its own, against a real API server."""
 
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,7 @@ from typing import TypeVar
 
 from local_cluster.cluster import Cluster
 from paceline_testing.ending import end
+from paceline_testing.free_port import free_port
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ def running_operator(
     Meanwhile it is started again whenever it ends with an error, as the kubelet does; where it is
     probed, also when its liveness has failed three times.
     """
-    port = _free_port()
+    port = free_port()
     log = folder / f"operator-{port}.log"
     environment = os.environ | {
         "KUBECONFIG": str(cluster.kubeconfig),
@@ -153,11 +153,5 @@ def _is_ready(operator: RunningOperator, process: subprocess.Popen[bytes]) -> bo
         raise AssertionError(f"the operator ended: {operator.log.read_text()[-4000:]}")
     try:
         return operator.get("/readyz") != ""
-    except (urllib.error.URLError, ConnectionError):
+    except OSError:  # it starts, or the machine is busy
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

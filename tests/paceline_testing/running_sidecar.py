@@ -90,12 +90,6 @@ class Sidecar:
         await serve(self.settings, stop=self._stop, sockets=self.sockets, tracing=self.tracing)
 
 
-def free_port() -> int:
-    """One that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 def start_sidecar(run_dir: Path, tracing: Tracing | None = None, **changes: Any) -> Sidecar:
     """Serve from `run_dir`; the engine may come later."""
     # Bound before anybody is told the port: nobody else can take it meanwhile.

@@ -3,6 +3,7 @@
 `python -m paceline_testing.timed_engine` takes the settings of `python -m paceline_engine`. Several
 of them on two cores are not in each other's way, as engines on GPUs are not. The number in the file
 that `TIMED_ENGINE_SLOWDOWN` names, if it is there, multiplies the time of every step from then on.
+Loading takes `TIMED_ENGINE_LOAD_S` seconds, 0 by default.
 """
 
 import logging
@@ -35,8 +36,9 @@ _MODEL = msgspec.structs.replace(
 
 
 def load_timed_model(_settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
-    """Load nothing."""
+    """Load nothing, for as long as weights would take."""
     progress("weights", 0.5)
+    time.sleep(float(os.environ.get("TIMED_ENGINE_LOAD_S", "0")))
     model = FakeModel(info=_MODEL)
     slowdown = Path(os.environ.get("TIMED_ENGINE_SLOWDOWN", "/nonexistent"))
     model.runner.inner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))

@@ -33,7 +33,7 @@ def run_dir() -> Iterator[Path]:
 def start_engine(run_dir: Path) -> Iterator[StartEngine]:
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(fault: str, *, step_timeout_s: float = 0.5) -> "subprocess.Popen[bytes]":
+    def start(fault: str, *, step_timeout_s: float = 3.0) -> "subprocess.Popen[bytes]":
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join((str(TESTS), os.environ.get("PYTHONPATH", ""))),
@@ -54,7 +54,7 @@ def start_engine(run_dir: Path) -> Iterator[StartEngine]:
 
 @pytest.fixture
 def sidecar(run_dir: Path) -> Iterator[Sidecar]:
-    sidecar = start_sidecar(run_dir, heartbeat_s=2.0)
+    sidecar = start_sidecar(run_dir, heartbeat_s=5.0)
     yield sidecar
     sidecar.leave()
     sidecar.join()
@@ -87,7 +87,7 @@ def test_a_hung_engine_is_answered_for_and_started_again(
     assert [getattr(error, "status_code", None) for error in errors] == [503]
     assert not sidecar.ready()
     assert process.wait(DEADLINE_S) == 1
-    start_engine("")
+    start_engine("", step_timeout_s=60.0)
     wait_until(sidecar.ready, within_s=DEADLINE_S)
     assert sidecar.openai.completions.create(model="fake", prompt="Hi", max_tokens=2).choices
 

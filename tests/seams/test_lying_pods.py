@@ -28,7 +28,7 @@ from paceline_tuner.service_target import PodTarget, ServiceTarget
 
 pytestmark = pytest.mark.slow
 
-_TIMEOUT_S = 1.0
+_TIMEOUT_S = 3.0
 _PERIOD_S = 5.0
 _SPEC = TuningSpec(sla=SLA(itl_p99_ms=300.0), config_hash="one")
 _ROUND_WITHIN_S = 10 * _TIMEOUT_S

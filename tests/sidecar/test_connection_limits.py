@@ -69,7 +69,7 @@ def test_a_head_that_never_ends_is_refused(
     start: Callable[..., Sidecar], begun: bytes, piece: bytes
 ) -> None:
     """Each piece alone is legal: it is the whole that has a time limit."""
-    sidecar = start(header_timeout_s=0.3)
+    sidecar = start(header_timeout_s=2.0)
 
     with connect(sidecar) as connection:
         connection.sendall(begun)
@@ -82,7 +82,7 @@ def test_a_head_that_never_ends_is_refused(
 
 def test_a_second_head_that_never_ends_is_refused(start: Callable[..., Sidecar]) -> None:
     """A kept-alive connection is no way around the limit."""
-    sidecar = start(header_timeout_s=0.3)
+    sidecar = start(header_timeout_s=2.0)
 
     with connect(sidecar) as connection:
         connection.sendall(HEAD + b"\r\n")
@@ -96,7 +96,7 @@ def test_a_second_head_that_never_ends_is_refused(start: Callable[..., Sidecar])
 
 def test_a_connection_that_says_nothing_is_closed(start: Callable[..., Sidecar]) -> None:
     """Without an answer, for nothing was asked."""
-    sidecar = start(header_timeout_s=0.3)
+    sidecar = start(header_timeout_s=2.0)
 
     with connect(sidecar) as connection:
         assert until_closed(connection) == b""

@@ -36,10 +36,11 @@ def test_a_request_ends_at_the_deadline_that_its_client_gave(
 ) -> None:
     """504, and the engine is told."""
     with pytest.raises(openai.InternalServerError) as caught:
-        complete(sidecar, **{"x-request-timeout-ms": "50"})
+        complete(sidecar, **{"x-request-timeout-ms": "2000"})
 
     assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
-    wait_until(lambda: engine.running == 0)
+    wait_until(lambda: engine.aborted)
+    assert engine.running == 0
     assert engine.aborted == [engine.submitted[0].id]
     assert outcomes(sidecar) == ["timeout"]
 
@@ -197,7 +198,7 @@ def test_who_waits_is_refused_as_soon_as_it_is_hopeless(
     patch = {"epoch": 2, "sla": {"ttft_p99_ms": 15_000}}
     sidecar.admin.patch("/runtime/limits", json=patch)
 
-    behind.join(timeout=10)
+    behind.join(timeout=120)
     assert [error.code for error in errors] == ["hopeless"]
     assert outcomes(sidecar) == ["shed"]
     engine.script.hold_after = None

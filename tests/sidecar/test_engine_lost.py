@@ -116,7 +116,7 @@ def test_a_silent_engine_is_stalled_until_it_speaks_again(
     engine: ScriptedEngine, start: Callable[..., Sidecar]
 ) -> None:
     """What runs is given up, and the engine told so; nothing new is sent to it."""
-    sidecar = start(heartbeat_s=0.5)
+    sidecar = start(heartbeat_s=3.0)
     wait_until(sidecar.ready)
     whole = in_thread(lambda: sidecar.openai.completions.create(model="scripted", prompt="Hi"))
     stream = iter(sidecar.openai.completions.create(model="scripted", prompt="Hi", stream=True))

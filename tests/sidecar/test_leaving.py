@@ -12,7 +12,8 @@ import httpx
 import openai
 import pytest
 
-from paceline_testing.running_sidecar import Sidecar, free_port
+from paceline_testing.free_port import free_port
+from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine
 from paceline_testing.waiting import wait_until
 
@@ -23,9 +24,11 @@ def script() -> Script:
 
 
 def test_what_runs_is_finished_and_what_comes_is_refused(
-    sidecar: Sidecar, engine: ScriptedEngine
+    start: Callable[..., Sidecar], engine: ScriptedEngine
 ) -> None:
     """No client sees a broken answer because a pod was replaced."""
+    sidecar = start(drain_s=60.0)
+    wait_until(sidecar.ready)
     stream = iter(
         sidecar.openai.completions.create(model="scripted", prompt="Hi", max_tokens=99, stream=True)
     )

@@ -60,7 +60,10 @@ def test_whatever_becomes_of_a_request_its_texts_stay_out_of_the_log(
                 content = {"model": "scripted", **body}
                 sidecar.public.post(f"/v1/{kind}", json=content, headers=headers)
             broken = httpx.post(
-                f"{sidecar.url}/v1/completions", content=f'{{"prompt": "{_PROMPT}', headers=headers
+                f"{sidecar.url}/v1/completions",
+                content=f'{{"prompt": "{_PROMPT}',
+                headers=headers,
+                timeout=60,
             )
             assert broken.status_code in {400, 401}
         sidecar.leave()

@@ -319,7 +319,7 @@ def test_a_short_prompt_is_given_up_at_its_target_and_a_long_one_is_not(
 
     def ask(num_tokens: int) -> str:
         body = {"model": "scripted", "prompt": [5] * num_tokens}
-        headers = {"x-request-timeout-ms": "500"}
+        headers = {"x-request-timeout-ms": "3000"}
         answer = sidecar.public.post("/v1/completions", json=body, headers=headers)
         return str(answer.json()["error"]["code"])
 

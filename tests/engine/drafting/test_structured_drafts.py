@@ -246,6 +246,13 @@ def an_engine(tiny: TinyEngine, *, draft_tokens: int, forced_tokens: int, overla
     )
 
 
+def be_patient(engine: Engine) -> None:
+    """Let a busy machine draft as much as an idle one."""
+    assert isinstance(engine.scheduler, ContinuousScheduler)
+    assert engine.scheduler.speculation is not None
+    engine.scheduler.speculation.guided.patience_s = 60.0
+
+
 def every_way(chance: random.Random) -> list[tuple[Submit, Grammar | None]]:
     """Greedy, drawn and cut; penalised, biased and with logprobs; both lanes; and free ones."""
     plain = Sampling(max_tokens=90, temperature=0.0)
@@ -332,9 +339,7 @@ def test_forced_tokens_are_never_refused_and_save_steps(
         an_engine(tiny, draft_tokens=0, forced_tokens=0, overlap=False), tiny_grammars, alone
     )
     engine = an_engine(tiny, draft_tokens=0, forced_tokens=16, overlap=False)
-    assert isinstance(engine.scheduler, ContinuousScheduler)
-    assert engine.scheduler.speculation is not None
-    engine.scheduler.speculation.guided.patience_s = 60.0
+    be_patient(engine)
 
     drafted = served(engine, tiny_grammars, alone)
 
@@ -381,6 +386,7 @@ def test_a_drafted_row_whose_masks_are_late_sits_the_step_out(tiny: TinyEngine) 
     """It keeps row and blocks, nobody waits for it, and nothing of its draft is taken."""
     sampling = Sampling(max_tokens=12, temperature=0.0)
     engine = an_engine(tiny, draft_tokens=0, forced_tokens=16, overlap=False)
+    be_patient(engine)
     late = Gated(4)
     engine.submit(Submit("late", [3, 4], sampling), late)
     engine.submit(Submit("free", [5, 6, 7], Sampling(max_tokens=30, ignore_eos=True)))
@@ -421,6 +427,7 @@ class GivesUp(Gated):
 def test_a_draft_that_is_given_up_costs_its_request_a_step(tiny: TinyEngine) -> None:
     """And no token."""
     engine = an_engine(tiny, draft_tokens=0, forced_tokens=16, overlap=False)
+    be_patient(engine)
     engine.submit(Submit("a", [3, 4], Sampling(max_tokens=9, temperature=0.0)), GivesUp())
 
     outputs = run_to_end(engine)["a"]
