@@ -7,8 +7,8 @@ own, and the oracle's replicas are written by a schedule. The control plane, KED
 its operator, Paceline's operator, every sidecar, scheduler, pacer and tuner are the real ones. Pods
 are processes, and their devices only take time (`paceline_testing.timed_engine`): so a machine of
 two cores runs a dozen. A pod's "loading" takes half a minute on purpose. Writes
-benchmarks/results/autoscale/real.json and .md and a picture. Builds KEDA at first: half an hour on
-one core. CPU is not compared here, as devices that only take time use none.
+benchmarks/results/autoscale/real.json and .md; `make pictures` draws them. Builds KEDA at first:
+half an hour on one core. CPU is not compared here, as devices that only take time use none.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from typing import Any, Final
 import httpx
 
 from autoscale.arms import Oracle
-from autoscale.plots import draw_real
 from autoscale.ramp import Ramp
 from local_cluster import start
 from local_cluster.cluster import Cluster
@@ -53,7 +52,6 @@ Json = dict[str, Any]
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = ROOT / "benchmarks" / "results" / "autoscale"
-PICTURE: Final = ROOT / "docs" / "images" / "autoscaling" / "real.png"
 ORACLE: Final = "oracle"
 ARMS: Final = {
     ORACLE: "oracle: knows the ramp",
@@ -221,7 +219,6 @@ def main() -> None:
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "real.json").write_text(json.dumps(raw) + "\n")
     (RESULTS / "real.md").write_text(_page(raw))
-    draw_real(raw, PICTURE)
     print(_page(raw))
 
 

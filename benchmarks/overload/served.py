@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import tempfile
@@ -48,6 +49,9 @@ class Served:
 
     run_dir: Path
     port: int
+    admin_port: int
+    token: str
+    """Of the runtime API."""
 
     async def is_ready(self) -> bool:
         """Whether it takes requests."""
@@ -112,13 +116,15 @@ async def served(
     with tempfile.TemporaryDirectory(prefix="pl-") as folder:
         run_dir = Path(folder)  # short: the path of a Unix socket may have 107 bytes
         (run_dir / "runtime.json").write_text(json.dumps({"sla": {"ttft_p99_ms": ttft_s * 1e3}}))
-        service = Served(run_dir, _free_port())
+        service = Served(run_dir, _free_port(), _free_port(), secrets.token_hex(16))
+        (run_dir / "token").write_text(service.token)
         sidecar = {
             "PACELINE_SIDECAR_RUN_DIR": folder,
             "PACELINE_SIDECAR_HOST": "127.0.0.1",
             "PACELINE_SIDECAR_PORT": str(service.port),
-            "PACELINE_SIDECAR_ADMIN_PORT": str(_free_port()),
+            "PACELINE_SIDECAR_ADMIN_PORT": str(service.admin_port),
             "PACELINE_SIDECAR_SERVED_NAME": MODEL,
+            "PACELINE_SIDECAR_RUNTIME_TOKEN_FILE": f"{folder}/token",
             "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": f"{folder}/runtime.json",
         }
         engine = {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from autoscale.plots import draw_ramps
+from autoscale.plots import draw_ramps, draw_real
 from autoscale.ramp import ramps
 from balancing.results import ALIKE, MIXED
 from balancing.results import read as read_balancing
@@ -79,6 +79,8 @@ def _autoscale(root: Path) -> None:
     raw = json.loads((_RESULTS / "autoscale" / "autoscale.json").read_text())
     drawn = ramps(raw["pod"]["capacity_rps"])
     draw_ramps(raw, drawn, _in(root, "docs/images/autoscaling/ramps.png"))
+    real = json.loads((_RESULTS / "autoscale" / "real.json").read_text())
+    draw_real(real, _in(root, "docs/images/autoscaling/real.png"))
 
 
 def _knees(root: Path) -> None:
@@ -135,7 +137,10 @@ def _in(root: Path, name: str) -> Path:
 
 
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
-    (_autoscale, ("docs/images/autoscaling/ramps.png",)),
+    (
+        _autoscale,
+        ("docs/images/autoscaling/ramps.png", "docs/images/autoscaling/real.png"),
+    ),
     (_soak, ("benchmarks/results/cpu/soak.svg",)),
     (_sim_to_real, ("docs/images/sim-to-real/figures.png",)),
     (
