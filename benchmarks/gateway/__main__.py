@@ -181,7 +181,7 @@ def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(prog="gateway", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=80.0, help="of each policy's traffic")
+    parser.add_argument("--seconds", type=float, default=45.0, help="of each policy's traffic")
     parser.add_argument("--share", type=float, default=0.6, help="of what both pods serve")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
