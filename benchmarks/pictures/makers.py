@@ -12,6 +12,7 @@ from autoscale.plots import draw_ramps, draw_real
 from autoscale.ramp import ramps
 from balancing.results import ALIKE, MIXED
 from balancing.results import read as read_balancing
+from gateway.plot import draw_first_tokens
 from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
@@ -83,6 +84,14 @@ def _autoscale(root: Path) -> None:
     draw_real(real, _in(root, "docs/images/autoscaling/real.png"))
 
 
+def _gateway(root: Path) -> None:
+    raw = json.loads((_RESULTS / "gateway" / "gateway.json").read_text())
+    ttfts_s: dict[str, list[float]] = {}
+    for row in raw["rows"]:
+        ttfts_s.setdefault(row["policy"], []).extend(row["ttfts_s"])
+    draw_first_tokens(ttfts_s, raw["ttft_target_s"], _in(root, "docs/images/gateway.png"))
+
+
 def _knees(root: Path) -> None:
     draw_knees(read_knees(), _in(root, "docs/images/knees.png"))
 
@@ -152,6 +161,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         ),
     ),
     (_knees, ("docs/images/knees.png",)),
+    (_gateway, ("docs/images/gateway.png",)),
     (_balancing, ("docs/images/balancing.png",)),
     (
         _sweep,
