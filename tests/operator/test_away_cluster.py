@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+import urllib.error
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -33,7 +34,10 @@ class Replica:
 
     @property
     def is_leading(self) -> bool:
-        return self.home.operator.get("/readyz") == "leading\n"
+        try:
+            return self.home.operator.get("/readyz") == "leading\n"
+        except urllib.error.HTTPError:  # not ready: neither leading nor waiting to
+            return False
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.home.operator.pid, number)
@@ -82,7 +86,7 @@ def test_a_paused_leader_undoes_nothing_when_it_goes_on(
     assert not standby.is_leading
 
     with leader.proxy.faulty(
-        on("apply", "deployments", name="kept"), slow(_LEASE_S + 45), 1
+        on("apply", "deployments", name="kept"), slow(_LEASE_S + 25), 1
     ) as rule:
         home.kubectl("scale", "pisvc/kept", "--replicas=2")
         home.until(lambda: rule.done)
