@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Final, Protocol
@@ -23,6 +23,12 @@ PERIOD_S: Final = 5.0
 _SCRAPED_S: Final = 30.0
 """So old is a metric that an autoscaler sees: a scrape's interval, and what lies between."""
 _HEARD_S: Final = 30.0
+
+
+def turns(replicas: Sequence[int]) -> int:
+    """Count how often a number of replicas changed its direction."""
+    steps = [after - before for before, after in pairwise(replicas) if after != before]
+    return sum(one * other < 0 for one, other in pairwise(steps))
 
 
 class Scaler(Protocol):
@@ -80,8 +86,7 @@ class Fleet:
     @property
     def turns(self) -> int:
         """How often the number of replicas changed its direction."""
-        steps = [after - before for before, after in pairwise(self.replicas) if after != before]
-        return sum(one * other < 0 for one, other in pairwise(steps))
+        return turns(self.replicas)
 
     @property
     def pod_minutes(self) -> float:

@@ -91,7 +91,7 @@ def row(
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What came of the policies, and what the two pods serve."""
+    """The rows of all policies, and how many requests a second each pod serves."""
 
     fast_rps: float
     slow_rps: float
@@ -137,10 +137,8 @@ async def _learned(*pods: Served) -> list[float]:
         )
     )
     for pod, served_rps in zip(pods, found, strict=True):
-        url, headers = (
-            f"http://127.0.0.1:{pod.admin_port}",
-            {"Authorization": f"Bearer {pod.token}"},
-        )
+        url = f"http://127.0.0.1:{pod.admin_port}"
+        headers = {"Authorization": f"Bearer {pod.token}"}
         async with httpx.AsyncClient(base_url=url, headers=headers) as client:
             held = (await client.get("/runtime/limits")).raise_for_status().json()
             told = {"epoch": held["epoch"], "lease_s": _LEASE_S, "capacity_rps": served_rps}

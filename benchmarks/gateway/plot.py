@@ -1,4 +1,4 @@
-"""The share of first tokens that had come by a time, by policy."""
+"""The share of answered requests that wait longer for their first token, by policy."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

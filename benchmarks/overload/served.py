@@ -51,7 +51,7 @@ class Served:
     port: int
     admin_port: int
     token: str
-    """Of the runtime API."""
+    """What the runtime API asks for."""
 
     async def is_ready(self) -> bool:
         """Whether it takes requests."""

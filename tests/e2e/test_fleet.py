@@ -85,11 +85,8 @@ class World:
 def world(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """A service that two requests a second ask, and KEDA beside it."""
     folder = tmp_path_factory.mktemp("fleet")
-    nobody = "http://127.0.0.1:9/"
     with (
-        monitored_service(
-            cluster, folder, has_rules=False, webhook=nobody, rate_rps=2.0
-        ) as service,
+        monitored_service(cluster, folder, rate_rps=2.0) as service,
         keda(cluster, folder),
     ):
         try:

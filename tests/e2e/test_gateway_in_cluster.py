@@ -17,6 +17,7 @@ import pytest
 from local_cluster import coredns, start
 from local_cluster.cluster import Cluster
 from local_cluster.gateway_chart import GatewayImages, gateway_installed
+from paceline_testing.answering_gateway import answering_gateway
 from paceline_testing.gateway_objects import example
 from paceline_testing.rolled_service import WITHIN_S, RolledService, chart_installed
 from paceline_testing.waiting import wait_until
@@ -83,19 +84,7 @@ def _served(cluster: Cluster) -> World:
     listed = {"apiVersion": "v1", "kind": "List", "items": [*example("gateway.yaml"), route]}
     cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
     wait_until(rolled.serves, within_s=WITHIN_S, every_s=0.5)
-    cluster.kubectl("wait", "--for=condition=Programmed", "gateway/models", "--timeout=300s")
-    gateway = json.loads(cluster.kubectl("get", "gateway", "models", "-ojson"))
-    (address,) = gateway["status"]["addresses"]
-    world = World(rolled, f"http://{address['value']}:8080")
-    wait_until(lambda: _answers(world.url), within_s=WITHIN_S, every_s=0.5)
-    return world
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/v1/models", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
+    return World(rolled, answering_gateway(cluster))
 
 
 def test_the_gateway_takes_the_policy_that_the_operator_renders(world: World) -> None:

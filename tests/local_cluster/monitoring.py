@@ -30,6 +30,8 @@ from paceline_testing.ending import end
 Json = dict[str, Any]
 
 NAMESPACE: Final = "monitoring"
+NOBODY: Final = "http://127.0.0.1:9/"
+"""A webhook that nothing listens on."""
 LABELS: Final = {"release": "monitoring"}
 """What a monitor or a rule must carry to be taken."""
 _OPERATOR: Final = "github.com/prometheus-operator/prometheus-operator"
@@ -220,7 +222,7 @@ class Stack:
 
 
 @contextmanager
-def monitoring(cluster: Cluster, folder: Path, *, webhook: str) -> Iterator[Stack]:
+def monitoring(cluster: Cluster, folder: Path, *, webhook: str = NOBODY) -> Iterator[Stack]:
     """Yield a stack of which nothing runs yet; end what was begun."""
     machine.prepare_monitoring()
     address = str(IPv4Address("127.128.0.0") + os.getpid())

@@ -148,8 +148,8 @@ async def test_a_process_that_is_lost_is_started_again(number: signal.Signals) -
         reason = "ended" if number == signal.SIGKILL else "hung"
         assert fleet.sample("shard_ends_total", shard="0", reason=reason) == 1.0
         assert other.pid == other_pid
-        # More where an answer came too late for its reader.
-        assert all(fleet.sidecars[key].num_new_readers >= 2 for key in fleet.of_shard(0))
+        # A third where an answer came too late for its reader.
+        assert {fleet.sidecars[key].num_new_readers for key in fleet.of_shard(0)} <= {2, 3}
 
 
 @dataclass(frozen=True, slots=True)

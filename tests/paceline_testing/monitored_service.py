@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from local_cluster.cluster import Cluster
-from local_cluster.monitoring import LABELS, Stack, monitoring
+from local_cluster.monitoring import LABELS, NOBODY, Stack, monitoring
 from paceline_testing.process_node import ProcessNode, process_node
 from paceline_testing.steady_clients import Clients
 from paceline_testing.waiting import wait_until
@@ -26,19 +26,6 @@ HOME: Final = "ml"
 NAME: Final = "chat"
 JOBS: Final = {f"podMonitor/{SYSTEM}/paceline/0", f"podMonitor/{SYSTEM}/paceline-services/0"}
 """What Prometheus scrapes by the chart's monitors."""
-_SERVICE: Final[Json] = {
-    "apiVersion": "serving.paceline.dev/v1alpha1",
-    "kind": "InferenceService",
-    "metadata": {"name": NAME, "namespace": HOME},
-    "spec": {
-        "model": {"uri": "builtin://smollm2-135m-instruct"},
-        "engine": {"capacity": {"maxBatchSize": 8, "maxTokenBudget": 256}},
-        "sla": {"ttft": {"p99": "4s"}, "itl": {"p99": "400ms"}},
-        "admission": {"requestTimeout": "30s"},
-        "rollout": {"drainSeconds": 30},
-        "resources": {"gpu": {"count": 0}},
-    },
-}
 _WITHIN_S: Final = 300.0
 
 
@@ -84,9 +71,26 @@ class MonitoredService:
             raise AssertionError(f"{late}\n{status}\n{tell()}\n{self.node.log}") from late
 
 
+def manifest(name: str, **sla: Json) -> Json:
+    """Describe a service whose pods hold eight rows, with these targets."""
+    return {
+        "apiVersion": "serving.paceline.dev/v1alpha1",
+        "kind": "InferenceService",
+        "metadata": {"name": name, "namespace": HOME},
+        "spec": {
+            "model": {"uri": "builtin://smollm2-135m-instruct"},
+            "engine": {"capacity": {"maxBatchSize": 8, "maxTokenBudget": 256}},
+            "sla": sla,
+            "admission": {"requestTimeout": "30s"},
+            "rollout": {"drainSeconds": 30},
+            "resources": {"gpu": {"count": 0}},
+        },
+    }
+
+
 @contextmanager
 def monitored_chart(
-    cluster: Cluster, folder: Path, *, has_rules: bool, webhook: str
+    cluster: Cluster, folder: Path, *, has_rules: bool = False, webhook: str = NOBODY
 ) -> Iterator[tuple[ProcessNode, Stack]]:
     """Install the chart with its monitors, and scrape what they name."""
     with (
@@ -115,11 +119,17 @@ def monitored_chart(
 
 @contextmanager
 def monitored_service(
-    cluster: Cluster, folder: Path, *, has_rules: bool, webhook: str, rate_rps: float
+    cluster: Cluster,
+    folder: Path,
+    *,
+    rate_rps: float,
+    has_rules: bool = False,
+    webhook: str = NOBODY,
 ) -> Iterator[MonitoredService]:
     """Let one service run under the chart's monitors, and ask it so many times a second."""
     with monitored_chart(cluster, folder, has_rules=has_rules, webhook=webhook) as (node, stack):
-        cluster.kubectl("apply", "--filename=-", input=json.dumps(_SERVICE))
+        declared = manifest(NAME, ttft={"p99": "4s"}, itl={"p99": "400ms"})
+        cluster.kubectl("apply", "--filename=-", input=json.dumps(declared))
         clients = Clients(lambda: node.serving(HOME, NAME), NAME)
         clients.rate_rps = rate_rps
         service = MonitoredService(cluster, node, stack, clients)

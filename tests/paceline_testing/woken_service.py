@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
 import yaml
 
 from local_cluster import coredns, network, start
@@ -19,13 +18,13 @@ from local_cluster.cluster import Cluster
 from local_cluster.gateway_chart import GatewayImages, gateway_installed
 from local_cluster.keda import keda
 from local_cluster.monitoring import LABELS, Stack, monitoring
+from paceline_testing.answering_gateway import answering_gateway
 from paceline_testing.examples import documents_of
 from paceline_testing.rolled_service import WITHIN_S, chart_installed
 from paceline_testing.waiting import wait_until
 
 NAME: Final = "chat"
 _SYSTEM: Final = "paceline-system"
-_NOBODY: Final = "http://127.0.0.1:9/"
 _JOBS: Final = {
     f"podMonitor/{_SYSTEM}/{_SYSTEM}/0",
     "podMonitor/envoy-gateway-system/envoy-requests/0",
@@ -40,16 +39,12 @@ class WokenService:
     cluster: Cluster
     stack: Stack
     url: str
-    """Where the gateway listens."""
+    """The base URL of the gateway."""
     folder: Path
 
-    def kubectl(self, *args: str, input: str | None = None) -> str:
+    def kubectl(self, *args: str) -> str:
         """Run kubectl."""
-        return self.cluster.kubectl(*args, input=input)
-
-    def apply(self, objects: list[dict[str, Any]]) -> None:
-        """Apply these objects."""
-        self.kubectl("apply", "--filename=-", input=yaml.safe_dump_all(objects))
+        return self.cluster.kubectl(*args)
 
     def wanted(self) -> int:
         """`spec.replicas`, which the autoscaler writes."""
@@ -67,12 +62,14 @@ class WokenService:
     def slept(self) -> None:
         """Wait until KEDA has seen no request for so long that no pod is left."""
         try:
-            wait_until(lambda: self.wanted() == 0 and not self.pods(), within_s=WITHIN_S)
+            wait_until(
+                lambda: self.wanted() == 0 and not self.pods(), within_s=WITHIN_S, every_s=0.5
+            )
         except AssertionError as late:
             raise AssertionError(f"{late}\n{self.stands()}") from late
 
     def stands(self) -> str:
-        """How things stand, for whom something failed to come."""
+        """Describe the objects and what Prometheus and KEDA say, for a test that fails."""
         told = self.kubectl("describe", "scaledobject,hpa,pisvc")
         asked = self.stack.query('envoy_http_downstream_rq_total{job!=""}')
         logs = [path.read_text()[-3000:] for path in self.folder.glob("keda-*.log")]
@@ -87,7 +84,7 @@ def woken_service(folder: Path) -> Iterator[WokenService]:
         coredns.serve(cluster, names[0])
         with (
             gateway_installed(cluster, images, folder),
-            monitoring(cluster, folder, webhook=_NOBODY) as stack,
+            monitoring(cluster, folder) as stack,
             keda(cluster, folder, address=network.MACHINE),
         ):
             stack.begin_operator()
@@ -106,17 +103,13 @@ def _in_order(cluster: Cluster, stack: Stack, folder: Path) -> WokenService:
     apply("gateway/gateway.yaml")
     apply("gateway/service.yaml")
     cluster.kubectl("wait", "--for=condition=Ready", f"pisvc/{NAME}", "--timeout=600s")
-    cluster.kubectl("wait", "--for=condition=Programmed", "gateway/models", "--timeout=300s")
-    gateway = json.loads(cluster.kubectl("get", "gateway", "models", "-ojson"))
-    (address,) = gateway["status"]["addresses"]
-    service = WokenService(cluster, stack, f"http://{address['value']}:8080", folder)
-    wait_until(lambda: _answers(service.url), within_s=WITHIN_S, every_s=0.5)
+    url = answering_gateway(cluster)
     apply("envoy-monitor.yaml")
     stack.begin_prometheus(jobs=_JOBS)
     for name in ("keda.yaml", "gateway/from-zero.yaml", "keda-from-zero.yaml"):
         apply(name)
     cluster.kubectl("wait", "--for=condition=Ready", f"scaledobject/{NAME}", "--timeout=120s")
-    return service
+    return WokenService(cluster, stack, url, folder)
 
 
 def _here(found: dict[str, Any], stack: Stack) -> dict[str, Any]:
@@ -132,10 +125,3 @@ def _here(found: dict[str, Any], stack: Stack) -> dict[str, Any]:
                 metadata["serverAddress"] = stack.prometheus
                 metadata["query"] = metadata["query"].replace("[2m]", "[30s]")
     return found
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/v1/models", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -1,4 +1,4 @@
-"""What examples/keda-from-zero.yaml asks Prometheus, in the states that a service can be in.
+"""The queries of examples/keda-from-zero.yaml, in each state that a service can be in.
 
 KEDA takes the last pod away only while no trigger fails, and an absent metric makes one fail.
 """

@@ -113,7 +113,10 @@ def test_the_stream_ends_when_the_pod_leaves(sidecar: Sidecar) -> None:
     with contents(sidecar) as each:
         next(each)
         sidecar.leave()
-        list(each)  # to its end
+        kinds = [shown["state"]["kind"] for shown in each]
+
+    assert set(kinds) <= {"serving", "down"}
+    assert "down" not in kinds[:-1]
     sidecar.join()
 
 

@@ -137,7 +137,7 @@ def _load(seen: Snapshot) -> Iterator[Family]:
 
 
 def _sequences_that_fit(load: EngineLoad, capacity: Capacity) -> dict[str, int | None]:
-    """By how memory is given to them; paged is None while nothing runs."""
+    """Count them for paged and for preallocated memory; paged is None while nothing runs."""
     longest = -(-capacity.max_model_len // capacity.block_size)
     held = load.kv_used_blocks
     return {
