@@ -15,6 +15,8 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "paceline-operator"
 ADMIN_TLS: Final = "admin-tls"
 """Name of port 8001 where it speaks TLS; it is `admin` elsewhere."""
+LOAD_REPORT_PORT: Final = 8002
+"""Where pods tell gateways their load between answers, by gRPC."""
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"
 """Selects all our children, for the watches."""
 

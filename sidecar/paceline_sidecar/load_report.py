@@ -36,6 +36,8 @@ _DEVIATIONS: Final = 2.0
 and would give equal pods unequal weights."""
 _LEAST: Final = 1e-3
 """Envoy ignores a report whose rate or utilization is zero."""
+_FORGOTTEN_RPS: Final = 1e-9
+"""Three minutes after the last request its rate is as small, and says nothing any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +51,24 @@ class Load:
     kv_share: float
     is_sla_violated: bool
 
-    def header(self, kind: str) -> str:
-        """Write the header's value as `JSON`, or as `TEXT`."""
-        fields = {
-            "application_utilization": round(self.utilization, 4),
-            "rps_fractional": round(RATE_SCALE * self.served_rps, 2),
+    def totals(self) -> dict[str, float]:
+        """Return ORCA's own fields, by which Envoy weighs a pod."""
+        return {
+            "application_utilization": _rounded(self.utilization),
+            "rps_fractional": _rounded(RATE_SCALE * self.served_rps),
         }
-        named = {
+
+    def named_metrics(self) -> dict[str, float]:
+        """Return what ORCA has no field for."""
+        return {
             "num_requests_waiting": self.waiting,
             "kv_cache_usage_perc": round(self.kv_share, 4),
             "sla_violated": int(self.is_sla_violated),
         }
+
+    def header(self, kind: str) -> str:
+        """Write the header's value as `JSON`, or as `TEXT`."""
+        fields, named = self.totals(), self.named_metrics()
         if kind == "TEXT":
             rows = fields | {f"named_metrics.{name}": value for name, value in named.items()}
             return "TEXT " + ",".join(f"{name}={value}" for name, value in rows.items())
@@ -126,21 +135,40 @@ class LoadMeter:
 
     def load(self, view: EngineView, ledger: Ledger, waiting: int) -> Load:
         """Return the load now."""
-        now, capacity_rps = self.clock(), self.capacity_rps(view)
-        busy = self._busy.fade(now, self._in_flight)
-        batch_size = view.limits.effective.max_batch_size if view.limits else 1
-        if capacity_rps is None:
-            utilization = busy / max(1, batch_size)
-        else:
-            utilization = self._offered.fade(now) / capacity_rps
+        now = self.clock()
+        utilization, served_rps = self._rates(view, now)
         is_violated = self._is_violated(ledger, now)
         return Load(
-            utilization=max(utilization, 1.0 if is_violated else _LEAST),
-            served_rps=max(self._served.fade(now), _LEAST),
+            utilization=max(utilization, 1.0) if is_violated else utilization,
+            served_rps=max(served_rps, _FORGOTTEN_RPS),
             waiting=waiting,
             kv_share=_kv_share(view, ledger),
             is_sla_violated=is_violated,
         )
+
+    def has_news(self, view: EngineView) -> bool:
+        """Tell whether a report has a weight in it: λ* is known, or requests were let in lately."""
+        is_told = self.capacity_rps(view) is not None
+        return is_told or self._served.fade(self.clock()) > _FORGOTTEN_RPS
+
+    def _rates(self, view: EngineView, now: float) -> tuple[float, float]:
+        """Return the utilization and the rate of requests that were let in, for the weight.
+
+        The utilization is at least the smallest that counts. Both are raised alike, so that the
+        weight of a pod with nothing to do stays what it was.
+        """
+        offered, served = self._offered.fade(now), self._served.fade(now)
+        capacity_rps = self.capacity_rps(view)
+        if capacity_rps is None:
+            batch_size = view.limits.effective.max_batch_size if view.limits else 1
+            utilization = self._busy.fade(now, self._in_flight) / max(1, batch_size)
+        elif offered < _FORGOTTEN_RPS:
+            return _LEAST, _LEAST * capacity_rps
+        else:
+            utilization = offered / capacity_rps
+        if utilization >= _LEAST:
+            return utilization, served
+        return _LEAST, served * _LEAST / utilization if utilization > 0 else _LEAST
 
     def _is_violated(self, ledger: Ledger, now: float) -> bool:
         """Tell whether more of the last minute's requests missed the SLA than chance explains."""
@@ -161,6 +189,11 @@ class LoadMeter:
         allowed = (1 - config.sla.objective) * offered
         most = allowed + _DEVIATIONS * math.sqrt(allowed)
         return offered >= _FEWEST_REQUESTS and new_missed > most
+
+
+def _rounded(value: float) -> float:
+    """Keep six digits: those of a pod with little to do are behind many zeros."""
+    return float(f"{value:.6g}")
 
 
 def _kv_share(view: EngineView, ledger: Ledger) -> float:

@@ -10,7 +10,7 @@ import socket
 import ssl
 import tempfile
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from pathlib import Path
 
 import uvicorn
@@ -119,7 +119,7 @@ async def _serve(
     for listening in sockets:
         _give_up_on_who_does_not_read(listening, settings.write_timeout_s)
     _log.info("listening: public %s, admin %s", *(sock.getsockname()[1] for sock in sockets))
-    async with asyncio.TaskGroup() as tasks:
+    async with _telling_load(settings, service, stop), asyncio.TaskGroup() as tasks:
         connection = tasks.create_task(engine.run())
         tasks.create_task(public.serve([sockets[0]]))
         tasks.create_task(admin.serve([sockets[1]]))
@@ -136,6 +136,20 @@ async def _serve(
         keeper.cancel()
         for task in (*watchers, *chores):
             task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def _telling_load(
+    settings: SidecarSettings, service: Service, stop: asyncio.Event
+) -> AsyncIterator[None]:
+    """Tell gateways the load between answers, where the settings ask for it."""
+    if settings.load_report_port is None or not settings.load_report:
+        yield
+        return
+    from paceline_sidecar.load_stream import telling_load  # noqa: PLC0415 - 15 MB, when asked
+
+    async with telling_load(settings, settings.load_report_port, service.load_news, stop):
+        yield
 
 
 def stop_on_signals(stop: asyncio.Event) -> None:

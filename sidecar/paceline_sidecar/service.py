@@ -182,6 +182,11 @@ class Service:
         """Return what answers say of this pod's load."""
         return self.load_meter.load(self.backend.view, self.ledger, self.admission.queue.requests)
 
+    def load_news(self) -> Load | None:
+        """Return what gateways are told between answers; None while there is nothing to tell."""
+        has_news = self.load_meter.has_news(self.backend.view)
+        return self.load() if has_news else None
+
     @property
     def codec(self) -> Codec | None:
         """Return the served model's tokenizer and template; None before there is one."""

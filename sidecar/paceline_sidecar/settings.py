@@ -46,6 +46,8 @@ class SidecarSettings(BaseSettings):
     """Expose the `vllm:` family beside `paceline_*`."""
     load_report: bool = True
     """Tell the load with every answer of the OpenAI API, as `endpoint-load-metrics` (ORCA)."""
+    load_report_port: int | None = Field(default=None, ge=0, le=65535)
+    """Tell it between answers, too, by gRPC (ORCA's out-of-band reports); None: nobody listens."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
     """A client that takes nothing of its answer for this long has left."""
     header_timeout_s: float = Field(default=10.0, gt=0, le=3600)

@@ -20,8 +20,8 @@ ABRIDGED = {"docs/runtime-api.md": "its answers have ... in the place of what re
 EXAMPLES = ROOT / "examples"
 FOLDERS = ("", "pipelines/", "placement/")
 MANIFESTS = sorted(path for folder in FOLDERS for path in EXAMPLES.glob(f"{folder}*.yaml"))
-NO_SERVICES = {"prometheus-adapter.yaml"}
-"""Values of another chart."""
+NO_SERVICES = {"envoy-gateway.yaml", "prometheus-adapter.yaml"}
+"""Values of other charts."""
 MENTION = re.compile(r"(?:\.venv/bin/)?(paceline|make) [a-z-]")
 
 

@@ -1,107 +1,44 @@
-"""Envoy Gateway as its chart installs it, in front of two pods of a real service on a real node.
-
-`gateway.yaml` and `service.yaml` of `examples/gateway` are applied as people do; only there are two
-pods, which ask for less CPU.
-"""
+"""Envoy Gateway as its chart installs it, in front of two pods of a real service on a real node."""
 
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
 
-from local_cluster import coredns, start
-from local_cluster.cluster import Cluster
-from local_cluster.gateway_chart import GatewayImages, gateway_installed
-from paceline_testing.answering_gateway import answering_gateway
+from local_cluster.rate_limit import redis, redis_stopped
 from paceline_testing.gateway_objects import example
-from paceline_testing.rolled_service import WITHIN_S, RolledService, chart_installed
+from paceline_testing.gateway_world import NAME, GatewayWorld, gateway_world
+from paceline_testing.limited_callers import LIMIT, LimitedCallers, limited_callers
+from paceline_testing.rolled_service import WITHIN_S
 from paceline_testing.waiting import wait_until
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(1800, func_only=True)]
 
-_NAME: Final = "chat"
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """The service, and where its gateway listens."""
-
-    service: RolledService
-    url: str
-
-    def kubectl(self, *args: str, input: str | None = None) -> str:
-        return self.service.cluster.kubectl(*args, input=input)
-
-    def pods(self) -> list[dict[str, Any]]:
-        """The service's pods that stay."""
-        label = f"--selector=serving.paceline.dev/service={_NAME}"
-        found = json.loads(self.kubectl("get", "pods", label, "-ojson"))["items"]
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
-
-    def names(self) -> set[str]:
-        """Return those pods' names."""
-        return {pod["metadata"]["name"] for pod in self.pods()}
-
-    def served(self) -> dict[str, float]:
-        """How many requests each pod has answered."""
-        return {pod["metadata"]["name"]: _answered(pod["status"]["podIP"]) for pod in self.pods()}
-
-
-def _answered(address: str) -> float:
-    text = httpx.get(f"http://{address}:8001/metrics", timeout=30).text
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in text.splitlines()
-        if line.startswith("paceline_requests_total{")
-    )
-
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A node with two pods and a gateway; names are looked up in the cluster's own DNS."""
-    folder: Path = tmp_path_factory.mktemp("gateway")
-    images, names = GatewayImages.made(), coredns.image()
-    with start.whole(archives=dict([images.gateway, images.envoy, names])) as cluster:
-        coredns.serve(cluster, names[0])
-        with (
-            gateway_installed(cluster, images, folder),
-            chart_installed(cluster, "paceline-system"),
-        ):
-            yield _served(cluster)
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayWorld]:
+    with gateway_world(tmp_path_factory.mktemp("gateway")) as world:
+        yield world
 
 
-def _served(cluster: Cluster) -> World:
-    service, route = example("service.yaml")
-    rolled = RolledService(cluster, name=_NAME, replicas=2)
-    service["spec"]["replicas"] = rolled.replicas
-    service["spec"]["resources"]["cpu"] = "300m"
-    rolled.apply_spec(service["spec"])
-    listed = {"apiVersion": "v1", "kind": "List", "items": [*example("gateway.yaml"), route]}
-    cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
-    wait_until(rolled.serves, within_s=WITHIN_S, every_s=0.5)
-    return World(rolled, answering_gateway(cluster))
+@pytest.fixture
+def limited(world: GatewayWorld) -> Iterator[LimitedCallers]:
+    with limited_callers(world) as limited:
+        yield limited
 
 
-def test_the_gateway_takes_the_policy_that_the_operator_renders(world: World) -> None:
+def test_the_gateway_takes_the_policy_that_the_operator_renders(world: GatewayWorld) -> None:
     """It says so itself: weights by utilization are its own work, not ours."""
-
-    def conditions() -> dict[str, str]:
-        policy = json.loads(world.kubectl("get", "backendtrafficpolicy", _NAME, "-ojson"))
-        (ancestor,) = policy.get("status", {}).get("ancestors", [{}])
-        return {each["type"]: each["status"] for each in ancestor.get("conditions", ())}
-
-    wait_until(lambda: conditions().get("Accepted") == "True", every_s=0.5)
+    wait_until(lambda: world.policy_conditions().get("Accepted") == "True", every_s=0.5)
 
 
-def test_both_pods_answer_through_one_address(world: World) -> None:
+def test_both_pods_answer_through_one_address(world: GatewayWorld) -> None:
     """And what they say of their load goes no further than the gateway."""
     before = world.served()
-    body = {"model": _NAME, "prompt": "One, two, three,", "max_tokens": 4}
+    body = {"model": NAME, "prompt": "One, two, three,", "max_tokens": 4}
     with httpx.Client(base_url=world.url, timeout=120) as client, ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: client.post("/v1/completions", json=body), range(40)))
 
@@ -112,9 +49,9 @@ def test_both_pods_answer_through_one_address(world: World) -> None:
     assert sum(got.values()) >= 40
 
 
-def test_a_stream_arrives_piece_by_piece(world: World) -> None:
+def test_a_stream_arrives_piece_by_piece(world: GatewayWorld) -> None:
     """Nothing on the way keeps it until it is whole."""
-    body = {"model": _NAME, "prompt": "Once upon a time", "max_tokens": 32, "stream": True}
+    body = {"model": NAME, "prompt": "Once upon a time", "max_tokens": 32, "stream": True}
     with httpx.stream("POST", f"{world.url}/v1/completions", json=body, timeout=120) as answer:
         pieces = [piece for piece in answer.iter_raw() if piece]
 
@@ -122,7 +59,134 @@ def test_a_stream_arrives_piece_by_piece(world: World) -> None:
     assert pieces[-1].endswith(b"data: [DONE]\n\n")
 
 
-def test_a_pod_that_leaves_costs_no_request(world: World) -> None:
+def _body(**more: Any) -> dict[str, Any]:
+    return {
+        "model": NAME,
+        "prompt": "Once upon a time",
+        "max_tokens": 32,
+        "ignore_eos": True,
+    } | more
+
+
+def test_who_has_spent_his_tokens_is_refused_and_nobody_else(limited: LimitedCallers) -> None:
+    """What is counted is what the answers say, and the name is the key's, whatever is sent."""
+    told = 0
+    with limited.client("alice") as alice, limited.client("bob") as bob:
+        while told <= LIMIT:
+            answer = alice.post("/v1/completions", json=_body())
+            assert answer.status_code == 200, answer.text
+            assert int(answer.headers["x-ratelimit-remaining"]) == LIMIT - told
+            told += answer.json()["usage"]["total_tokens"]
+            limited.comes_to("alice", told)
+        refused = [
+            alice.post("/v1/completions", json=_body()),
+            alice.post("/v1/completions", json=_body(), headers={"x-caller": "bob"}),
+        ]
+        answered = bob.post("/v1/completions", json=_body())
+
+    assert [each.status_code for each in refused] == [429, 429]
+    assert int(refused[0].headers["x-ratelimit-reset"]) > 0  # seconds until the window ends
+    assert answered.status_code == 200
+    assert httpx.get(f"{limited.world.url}/v1/models").status_code == 401
+    limited.comes_to("alice", told)
+    limited.comes_to("bob", answered.json()["usage"]["total_tokens"])
+
+
+def test_a_stream_counts_what_it_says_and_still_arrives_piece_by_piece(
+    limited: LimitedCallers,
+) -> None:
+    body = _body(stream=True, stream_options={"include_usage": True})
+    pieces = limited.streamed("alice", "/v1/completions", body)
+
+    assert len(pieces) >= 8
+    *_, last, done = b"".join(pieces).strip().split(b"\n\n")
+    assert done == b"data: [DONE]"
+    limited.comes_to("alice", json.loads(last.removeprefix(b"data: "))["usage"]["total_tokens"])
+
+
+def test_a_stream_without_its_usage_costs_its_events_and_its_request(
+    limited: LimitedCallers,
+) -> None:
+    """About what it would have told: an event is a token or more, a token some four bytes."""
+    content = json.dumps(_body(stream=True)).encode()
+    pieces = limited.streamed("alice", "/v1/completions", content)
+
+    limited.comes_to("alice", len(content) // 4 + b"".join(pieces).count(b"\n\n"))
+
+
+def test_a_stream_that_is_left_costs_what_has_come(limited: LimitedCallers) -> None:
+    """It would be for nothing otherwise: the usage comes last."""
+    content = json.dumps(_body(stream=True, max_tokens=1000)).encode()
+    with (
+        limited.client("alice") as client,
+        client.stream("POST", "/v1/completions", content=content) as answer,
+    ):
+        raw = answer.iter_raw()
+        events = b"".join(next(raw) for _ in range(3)).count(b"\n\n")
+
+    wait_until(lambda: (limited.spent("alice") or 0) >= len(content) // 4 + events, every_s=0.2)
+
+
+def test_the_other_apis_count_as_well(limited: LimitedCallers) -> None:
+    """Each says its usage in its own words, in a stream too; a list of models costs nothing."""
+    said = {"model": NAME, "max_tokens": 16, "messages": [{"role": "user", "content": "Hi"}]}
+    asked = {"model": NAME, "max_output_tokens": 16, "input": "Hi"}
+    with limited.client("alice") as client:
+        assert client.get("/v1/models").status_code == 200
+        limited.comes_to("alice", 0)
+        chat = client.post("/v1/chat/completions", json=said).json()["usage"]
+        message = client.post("/v1/messages", json=said).json()["usage"]
+        response = client.post("/v1/responses", json=asked).json()["usage"]
+    told = chat["total_tokens"] + _message_tokens(message) + response["total_tokens"]
+    limited.comes_to("alice", told)
+
+    told += _message_tokens(_last_usage(limited, "/v1/messages", said))
+    limited.comes_to("alice", told)
+    told += _last_usage(limited, "/v1/responses", asked)["total_tokens"]
+    limited.comes_to("alice", told)
+
+
+def _last_usage(limited: LimitedCallers, path: str, body: dict[str, Any]) -> dict[str, int]:
+    text = b"".join(limited.streamed("alice", path, body | {"stream": True})).decode()
+    data = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    usages = [each.get("usage") or each.get("response", {}).get("usage") for each in data]
+    last: dict[str, int] = [usage for usage in usages if usage][-1]
+    return last
+
+
+def _message_tokens(usage: dict[str, int]) -> int:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens")
+    return sum(usage[name] for name in names)
+
+
+def test_limits_of_the_gateway_leave_the_balancing_of_the_service(limited: LimitedCallers) -> None:
+    """Envoy Gateway merges its policy and the operator's: reports are read and taken out."""
+    world = limited.world
+    assert world.policy_conditions()["Merged"] == "True"
+    with limited.client("bob") as client:
+        answer = client.post("/v1/completions", json=_body(max_tokens=1))
+
+    assert answer.status_code == 200
+    assert "endpoint-load-metrics" not in answer.headers
+    assert "client_side_weighted_round_robin" in world.envoy_clusters()
+
+
+def test_nobody_is_refused_while_redis_is_gone(limited: LimitedCallers) -> None:
+    """Envoy lets a request pass when the rate limit service has no answer for it."""
+    cluster = limited.world.service.cluster
+    with limited.client("alice") as alice:
+        first = alice.post("/v1/completions", json=_body(max_tokens=1))
+        limited.comes_to("alice", first.json()["usage"]["total_tokens"])
+        (key,) = limited.keys("alice")
+        redis(cluster, "set", key, str(LIMIT + 1))
+        refused = alice.post("/v1/completions", json=_body(max_tokens=1))
+        with redis_stopped(cluster):
+            answered = alice.post("/v1/completions", json=_body(max_tokens=1))
+
+    assert [each.status_code for each in (first, refused, answered)] == [200, 429, 200]
+
+
+def test_a_pod_that_leaves_costs_no_request(world: GatewayWorld) -> None:
     """The gateway learns of it from the cluster, and tries a refused request on the other."""
     leaving, staying = world.names()
     with world.service.under_load(gateway=world.url):
@@ -136,18 +200,17 @@ def test_a_pod_that_leaves_costs_no_request(world: World) -> None:
     assert staying in world.names()
 
 
-def test_a_request_that_finds_no_pod_waits_at_the_gateway_for_one(world: World) -> None:
+def test_a_request_that_finds_no_pod_waits_at_the_gateway_for_one(world: GatewayWorld) -> None:
     """The first request after a scale to zero is answered, by a client that asks once."""
-    listed = {"apiVersion": "v1", "kind": "List", "items": example("from-zero.yaml")}
-    world.kubectl("apply", "--filename=-", input=json.dumps(listed))
-    world.kubectl("scale", f"pisvc/{_NAME}", "--replicas=0")
+    world.apply(example("from-zero.yaml"))
+    world.kubectl("scale", f"pisvc/{NAME}", "--replicas=0")
     wait_until(lambda: not world.names(), within_s=WITHIN_S, every_s=0.5)
     wait_until(lambda: _is_held(world.url), within_s=WITHIN_S, every_s=0.5)
 
-    body = {"model": _NAME, "prompt": "One, two, three,", "max_tokens": 4}
+    body = {"model": NAME, "prompt": "One, two, three,", "max_tokens": 4}
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(httpx.post, f"{world.url}/v1/completions", json=body, timeout=600)
-        world.kubectl("scale", f"pisvc/{_NAME}", "--replicas=1")
+        world.kubectl("scale", f"pisvc/{NAME}", "--replicas=1")
         answer = asked.result()
 
     assert answer.status_code == 200, answer.text

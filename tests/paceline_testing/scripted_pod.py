@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paceline_testing.running_sidecar import Sidecar, start_sidecar
 from paceline_testing.scripted_engine import ScriptedEngine
@@ -37,11 +38,11 @@ class ScriptedPod:
 
 
 @contextmanager
-def scripted_pod() -> Iterator[ScriptedPod]:
-    """Run one; end it where the test has not."""
+def scripted_pod(**changes: Any) -> Iterator[ScriptedPod]:
+    """Run one, with these settings of its sidecar; end it where the test has not."""
     path = Path(tempfile.mkdtemp(prefix="pl-"))  # short: a socket's path may have 107 bytes
     with ScriptedEngine(path) as engine:
-        sidecar = start_sidecar(path)
+        sidecar = start_sidecar(path, **changes)
         try:
             wait_until(sidecar.ready)
             yield ScriptedPod(sidecar, engine)

@@ -5,9 +5,9 @@ Each pod is a whole sidecar in front of a scripted engine.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import httpx
 import pytest
 import yaml
 
-from paceline_testing.envoy import envoy
+from paceline_sidecar.load_report import HEADER
+from paceline_testing.envoy import Envoy, envoy
+from paceline_testing.free_port import free_port
 from paceline_testing.scripted_pod import ScriptedPod, scripted_pod
 from paceline_testing.waiting import wait_until
 
@@ -25,23 +27,48 @@ _CHAT = {"model": "scripted", "prompt": "Hi"}
 
 @pytest.fixture
 def pods() -> Iterator[list[ScriptedPod]]:
+    """Two, on addresses of their own, as both tell their load on the same port."""
+    port = free_port()
     with ExitStack() as stack:
-        yield [stack.enter_context(scripted_pod()) for _ in range(2)]
+        yield [
+            stack.enter_context(scripted_pod(host=host, load_report_port=port))
+            for host in ("127.0.0.1", "127.0.0.2")
+        ]
 
 
-def policy() -> dict[str, Any]:
-    """The example's; only the time until weights count is shorter."""
+def policy(report_port: int) -> dict[str, Any]:
+    """The example's; only the times until weights count are shorter."""
     spec: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())["spec"]
     balance = spec["loadBalancer"]["backendUtilization"]
     balance |= {"blackoutPeriod": "0.1s", "weightUpdatePeriod": "0.1s"}
+    balance["outOfBand"] |= {"port": report_port, "reportingPeriod": "0.2s"}
     return spec
 
 
+def in_front_of(pods: list[ScriptedPod]) -> AbstractContextManager[Envoy]:
+    told = [pod.sidecar.settings for pod in pods]
+    report_port = told[0].load_report_port
+    assert report_port is not None
+    return envoy([(each.host, each.port) for each in told], policy(report_port))
+
+
 @pytest.fixture
-def gateway(pods: list[ScriptedPod]) -> Iterator[httpx.Client]:
-    ports = [pod.port for pod in pods]
-    with envoy(ports, policy()) as url, httpx.Client(base_url=url, timeout=60) as client:
+def proxy(pods: list[ScriptedPod]) -> Iterator[Envoy]:
+    with in_front_of(pods) as running:
+        yield running
+
+
+@pytest.fixture
+def gateway(proxy: Envoy) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=proxy.url, timeout=60) as client:
         yield client
+
+
+def tell(pods: list[ScriptedPod], capacities_rps: Sequence[float]) -> None:
+    """Have each pod take its λ*, as the operator says it."""
+    for pod, capacity_rps in zip(pods, capacities_rps, strict=True):
+        change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
+        assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
 
 
 def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
@@ -60,9 +87,7 @@ def test_pods_get_requests_by_the_capacity_that_they_report(
     pods: list[ScriptedPod], gateway: httpx.Client, capacities_rps: tuple[float, float]
 ) -> None:
     """The second pod gets nine requests for each one of the first, however large the model is."""
-    for pod, capacity_rps in zip(pods, capacities_rps, strict=True):
-        change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
-        assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
+    tell(pods, capacities_rps)
     wait_until(lambda: has_learned(pods, gateway), within_s=120)
     before = [len(pod.engine.submitted) for pod in pods]
 
@@ -72,6 +97,62 @@ def test_pods_get_requests_by_the_capacity_that_they_report(
     got = [len(pod.engine.submitted) - had for pod, had in zip(pods, before, strict=True)]
     assert sum(got) == 200
     assert 8 <= got[0] <= 50
+
+
+def test_a_pods_weight_follows_it_without_a_request(
+    pods: list[ScriptedPod], proxy: Envoy, gateway: httpx.Client
+) -> None:
+    """Between answers Envoy hears of each pod on its other port.
+
+    One request tells it of the cluster: it computes weights once it has balanced.
+    """
+    gateway.post("/v1/completions", json=_CHAT)
+    tell(pods, (2, 18))
+    wait_until(lambda: is_near(proxy.weights(), (200, 1800)))
+    tell(pods, (18, 2))
+
+    wait_until(lambda: is_near(proxy.weights(), (1800, 200)))
+
+    assert proxy.count("cluster.pods.lb_orca_oob.report_errors") == 0
+
+
+def is_near(found: list[int], weights: tuple[int, int]) -> bool:
+    return all(0.9 < each / wanted < 1.1 for each, wanted in zip(found, weights, strict=True))
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_pod_that_tells_nothing_between_answers_is_known_by_its_answers(gone: int) -> None:
+    """Such as one from before the port was there."""
+    port = free_port()
+    with ExitStack() as stack:
+        pods = [
+            stack.enter_context(scripted_pod(host=host, load_report_port=told))
+            for host, told in zip(
+                ("127.0.0.1", "127.0.0.2"),
+                [None if i == gone else port for i in (0, 1)],
+                strict=True,
+            )
+        ]
+        found = [pod.sidecar.settings for pod in pods]
+        running = stack.enter_context(envoy([(s.host, s.port) for s in found], policy(port)))
+        client = stack.enter_context(httpx.Client(base_url=running.url, timeout=60))
+        tell(pods, (2, 18))
+
+        wait_until(lambda: has_learned(pods, client), within_s=120)
+
+
+def test_a_pod_that_violates_its_sla_gets_less(
+    pods: list[ScriptedPod], gateway: httpx.Client
+) -> None:
+    """Of two alike, however much both could serve: each answer of the first is a miss."""
+    tell(pods, (10_000, 10_000))
+    late = {"epoch": 2, "sla": {"tpot_p99_ms": 1e-6}}
+    assert pods[0].sidecar.admin.patch("/runtime/limits", json=late).status_code == 200
+
+    wait_until(lambda: has_learned(pods, gateway), within_s=120)
+
+    told = pods[0].sidecar.public.post("/v1/completions", json=_CHAT).headers[HEADER]
+    assert json.loads(told.removeprefix("JSON "))["named_metrics"]["sla_violated"] == 1
 
 
 def test_the_report_stays_behind_the_gateway(gateway: httpx.Client) -> None:

@@ -64,6 +64,41 @@ def test_with_a_known_capacity_the_weight_is_that_capacity() -> None:
     assert load.served_rps / load.utilization == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("idle_s", [0.0, 5.0, 60.0, 3600.0, 1e6])
+@pytest.mark.parametrize("capacity_rps", [0.02, 8.0, 900.0])
+def test_a_pod_without_requests_keeps_its_weight(capacity_rps: float, idle_s: float) -> None:
+    """Gateways hear of it between answers, too, when both rates have come near to zero."""
+    clock = ManualClock()
+    meter = LoadMeter(clock)
+    meter.told(capacity_rps, "one")
+    at_rate(meter, clock, capacity_rps / 4, seconds=60 / capacity_rps)
+    clock.advance(idle_s)
+
+    load = meter.load(a_view(), Ledger(), waiting=0).totals()
+
+    assert load["application_utilization"] >= 0.001
+    weight = load["rps_fractional"] / load["application_utilization"]
+    assert weight == pytest.approx(100 * capacity_rps, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "is_told", "has_news"),
+    [(0.0, False, True), (600.0, False, False), (600.0, True, True)],
+    ids=["busy", "forgotten", "told"],
+)
+def test_what_nobody_knows_is_no_news(idle_s: float, *, is_told: bool, has_news: bool) -> None:
+    """Without λ* a weight comes from requests, of which none may have come for long."""
+    clock = ManualClock()
+    meter = LoadMeter(clock)
+    if is_told:
+        meter.told(8.0, "one")
+    at_rate(meter, clock, 2.0)
+    clock.advance(idle_s)
+
+    assert meter.has_news(a_view()) is has_news
+    assert not LoadMeter(clock).has_news(a_view())
+
+
 def test_without_one_it_is_the_share_of_the_batch_that_is_taken() -> None:
     """One request of four places runs half of the time."""
     clock = ManualClock()

@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import Manifest, metadata, selector
+from paceline_api.labels import LOAD_REPORT_PORT, Manifest, metadata, selector
 from paceline_api.units import seconds
 
 ENVOY_GATEWAY: Final = "gateway.envoyproxy.io/v1alpha1"
@@ -31,12 +31,17 @@ def traffic_policy(service: InferenceService) -> Manifest | None:
         "BackendTrafficPolicy",
         {
             "targetSelectors": [route | {"matchLabels": selector(service.metadata.name)}],
+            # What a policy of the Gateway says besides, such as a limit of tokens, holds as well.
+            "mergeType": "StrategicMerge",
             "loadBalancer": {
                 "type": "BackendUtilization",
                 "backendUtilization": {
                     "blackoutPeriod": "10s",
                     "weightUpdatePeriod": "1s",
                     "weightExpirationPeriod": "180s",
+                    # Besides the reports in answers. Pods from before they listened there keep
+                    # to those alone, and Envoy takes both.
+                    "outOfBand": {"port": LOAD_REPORT_PORT, "reportingPeriod": "1s"},
                 },
             },
             # A 503 comes before any part of an answer; a 429 is the client's to keep.

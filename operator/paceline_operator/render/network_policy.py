@@ -4,7 +4,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from paceline_api.inference_service import GROUP, InferenceService
-from paceline_api.labels import Manifest, metadata, selector
+from paceline_api.labels import LOAD_REPORT_PORT, Manifest, metadata, selector
 from paceline_api.placement import Peer
 
 _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
@@ -25,7 +25,7 @@ _ENDPOINTS: Final = frozenset({"HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "ALL_
 
 
 def network_policy(service: InferenceService, *, operator_namespace: str) -> Manifest | None:
-    """Render the policy: callers to port 8000, the operator and scrapers of metrics to 8001.
+    """Render the policy: callers to ports 8000 and 8002, operator and scrapers of metrics to 8001.
 
     Port 8001 asks for a bearer token for everything but health and metrics.
     The kubelet's probes come from the node, which no policy keeps out.
@@ -51,10 +51,15 @@ def network_policy(service: InferenceService, *, operator_namespace: str) -> Man
 
 
 def _callers(allowed: list[Peer] | None) -> list[Manifest]:
-    """Let in who may call port 8000; the service's own namespace where nobody is named."""
+    """Let in who may call; the service's own namespace where nobody is named.
+
+    Who balances requests may hear of the load, too.
+    """
     if allowed == []:
         return []
-    rule: Manifest = {"ports": [{"port": "http", "protocol": "TCP"}]}
+    rule: Manifest = {
+        "ports": [{"port": "http", "protocol": "TCP"}, _port(LOAD_REPORT_PORT, "TCP")]
+    }
     peers = [Peer()] if allowed is None else allowed
     # Not as a block of addresses: some networks let such a block match no pods.
     if not any(peer.cidr in _EVERYONE for peer in peers):

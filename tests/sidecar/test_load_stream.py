@@ -1,0 +1,190 @@
+"""What gateways are told of a pod's load between answers, by gRPC."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.json_format import MessageToDict
+
+from paceline_sidecar.load_report import HEADER
+from paceline_sidecar.load_stream import (
+    LEAST_INTERVAL_S,
+    LONGEST_INTERVAL_S,
+    METHOD,
+    SERVICE,
+    USUAL_INTERVAL_S,
+    read_interval_s,
+    report_type,
+)
+from paceline_testing.certificates import make_certificate, needs_openssl
+from paceline_testing.free_port import free_port
+from paceline_testing.running_sidecar import Sidecar
+from paceline_testing.scripted_engine import ScriptedEngine
+from paceline_testing.waiting import wait_until
+
+_WITHIN_S = 180.0
+_COMPLETION = {"model": "scripted", "prompt": "Hi"}
+Start = Callable[..., Sidecar]
+
+
+def asked_every(interval_s: float) -> bytes:
+    """Write an OrcaLoadReportRequest: its first field is a Duration."""
+    duration = Duration()
+    duration.FromNanoseconds(round(interval_s * 1e9))
+    inner = duration.SerializeToString()
+    return b"\x0a" + bytes([len(inner)]) + inner
+
+
+@contextmanager
+def reports(port: int, *, certificate: Path | None = None) -> Iterator[Iterator[dict[str, object]]]:
+    """Ask as a gateway does; gives what comes."""
+    address = f"localhost:{port}"
+    if certificate is None:
+        channel = grpc.insecure_channel(address)
+    else:
+        authority = grpc.ssl_channel_credentials(certificate.read_bytes())
+        channel = grpc.secure_channel(address, authority)
+    with channel:
+        call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+            f"/{SERVICE}/{METHOD}"
+        )
+        stream = call(asked_every(0.1), timeout=_WITHIN_S, wait_for_ready=True)
+        yield (MessageToDict(report_type().FromString(each)) for each in stream)
+
+
+@pytest.fixture
+def pod(engine: ScriptedEngine, start: Start) -> Sidecar:
+    """One that tells its load on a port of its own."""
+    del engine
+    sidecar = start(load_report_port=free_port())
+    wait_until(sidecar.ready)
+    return sidecar
+
+
+def port_of(sidecar: Sidecar) -> int:
+    port = sidecar.settings.load_report_port
+    assert port is not None
+    return port
+
+
+def tell(sidecar: Sidecar, capacity_rps: float) -> None:
+    """Have it take λ*, as the operator says it."""
+    change = {"epoch": 1, "lease_s": 600, "capacity_rps": capacity_rps}
+    assert sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
+
+
+def test_a_report_says_what_an_answer_says(pod: Sidecar) -> None:
+    """By the same names, and the weight of Envoy is λ*, in hundredths."""
+    tell(pod, 8.0)
+    answer = json.loads(
+        pod.public.post("/v1/completions", json=_COMPLETION).headers[HEADER].removeprefix("JSON ")
+    )
+
+    with reports(port_of(pod)) as told:
+        report = next(told)
+
+    assert report["namedMetrics"].keys() == answer["named_metrics"].keys()  # type: ignore[attr-defined]  # a map
+    weight = report["rpsFractional"] / report["applicationUtilization"]  # type: ignore[operator]  # both are numbers
+    assert weight == pytest.approx(800, rel=1e-3)
+
+
+def test_reports_go_on_and_follow_the_load(pod: Sidecar) -> None:
+    """Nobody sends a request meanwhile."""
+    tell(pod, 8.0)
+    with reports(port_of(pod)) as told:
+        first = next(told)
+        tell(pod, 4.0)
+
+        weights = (
+            each["rpsFractional"] / each["applicationUtilization"]  # type: ignore[operator]  # both are numbers
+            for each in told
+        )
+        assert any(weight == pytest.approx(400, rel=1e-3) for weight in islice(weights, 1000))
+
+    assert first["rpsFractional"]
+
+
+def test_nothing_is_told_before_there_is_a_weight_to_tell(pod: Sidecar) -> None:
+    """A new pod that nobody asked would else weigh next to nothing. A report comes with λ*."""
+    with reports(port_of(pod)) as told:
+        tell(pod, 8.0)
+
+        assert next(told)["rpsFractional"]
+
+
+def test_streams_end_with_the_pod(pod: Sidecar) -> None:
+    """So that it need not wait for a gateway that would listen for ever."""
+    tell(pod, 8.0)
+    with reports(port_of(pod)) as told:
+        next(told)
+        pod.leave()
+        pod.thread.join(_WITHIN_S)
+
+        assert not pod.thread.is_alive()
+
+
+def test_another_request_is_refused(pod: Sidecar) -> None:
+    """What is no OrcaLoadReportRequest has no interval to read."""
+    with grpc.insecure_channel(f"localhost:{port_of(pod)}") as channel:
+        call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+            f"/{SERVICE}/{METHOD}"
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call(b"\xff\xff", timeout=_WITHIN_S, wait_for_ready=True))
+
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("asked", "interval_s"),
+    [
+        (b"", USUAL_INTERVAL_S),
+        (asked_every(0.5), 0.5),
+        (asked_every(0.001), LEAST_INTERVAL_S),
+        (asked_every(1e6), LONGEST_INTERVAL_S),
+    ],
+    ids=["none", "half a second", "too often", "too seldom"],
+)
+def test_the_interval_is_the_askers_within_bounds(asked: bytes, interval_s: float) -> None:
+    """Nobody can have a pod write reports without end."""
+    assert read_interval_s(asked) == interval_s
+
+
+def test_where_it_is_off_nobody_listens(engine: ScriptedEngine, start: Start) -> None:
+    """The switch of reports in answers is that of the port, too."""
+    del engine
+    port = free_port()
+    sidecar = start(load_report=False, load_report_port=port)
+    wait_until(sidecar.ready)
+
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}", timeout=_WITHIN_S)
+
+
+@needs_openssl
+def test_with_a_certificate_it_speaks_tls_and_takes_a_new_one(
+    engine: ScriptedEngine, start: Start
+) -> None:
+    """As the public port does: a gateway speaks TLS to both, or to neither."""
+    del engine
+    folder = Path(tempfile.mkdtemp(prefix="pl-"))
+    certificate, key = make_certificate(folder, "chat")
+    pod = start(tls_cert_file=certificate, tls_key_file=key, load_report_port=free_port())
+    wait_until(lambda: pod.admin.get("/health/ready").is_success)
+    tell(pod, 8.0)
+    with reports(port_of(pod), certificate=certificate) as told:
+        assert next(told)["rpsFractional"]
+
+    make_certificate(folder, "chat")
+    with reports(port_of(pod), certificate=certificate) as told:
+        assert next(told)["rpsFractional"]
+
+    shutil.rmtree(folder)
