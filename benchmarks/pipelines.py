@@ -244,13 +244,12 @@ def retrieve_page(kept: dict[str, Any]) -> str:
             f" {sum(times) / sum(whole):.0%} | {found[step]['bound']} | {largest} |"
         )
     lines.append(f"| whole | {quantile(whole, 0.5)} | {quantile(whole, 0.99)} | | | |")
-    said = ""
-    if slowest := kept.get("slowest"):  # a result from before `diagnose` named one has none
-        said = (
-            f"\nThe slowest, says `paceline diagnose` of the three, is {slowest}:"
-            f" {kept['shares'][slowest]:.0%} of the sum of their mean latencies.\n"
-        )
-    return "\n".join(lines) + "\n" + said
+    slowest = kept["slowest"]
+    lines.append(
+        f"\nThe slowest, says `paceline diagnose` of the three, is {slowest}:"
+        f" {kept['shares'][slowest]:.0%} of the sum of their mean latencies."
+    )
+    return "\n".join(lines) + "\n"
 
 
 def cascade_page(kept: dict[str, Any]) -> str:

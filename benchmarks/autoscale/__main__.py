@@ -90,11 +90,10 @@ def main() -> None:
 
 
 def _rows(pod: Settled, small: str, large: str) -> Iterator[Row]:
-    for cold_s in _COLD_S:
-        for arm in ARMS:
-            yield run(small, arm, cold_s, pod, seeds=_SEEDS, is_tuned=False)
-    for arm in ARMS:
-        yield run(large, arm, 120.0, pod, seeds=_SEEDS[:1], is_tuned=False)
+    for ramp in (small, large):
+        for cold_s in _COLD_S:
+            for arm in ARMS:
+                yield run(ramp, arm, cold_s, pod, seeds=_SEEDS, is_tuned=False)
     for arm in (OURS, UTILIZATION):
         for is_tuned in (False, True):
             row = run(small, arm, 120.0, pod, seeds=_SEEDS[:1], is_tuned=is_tuned)

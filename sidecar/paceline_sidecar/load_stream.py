@@ -52,9 +52,11 @@ async def telling_load(
 
     No report is sent while `load` gives none. Streams end at `stop`, so that a pod that leaves has
     no caller who waits for its reports.
-    Raises RuntimeError where the port is taken.
+    Raises RuntimeError, which names the address, where the port is taken.
     """
-    server = grpc.aio.server(maximum_concurrent_rpcs=_MAX_STREAMS)
+    # Unless told so, gRPC shares a port that another server has.
+    alone = [("grpc.so_reuseport", 0)]
+    server = grpc.aio.server(maximum_concurrent_rpcs=_MAX_STREAMS, options=alone)
     server.add_generic_rpc_handlers((_service(load, stop),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     credentials = _credentials(settings)

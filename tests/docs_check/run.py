@@ -55,6 +55,8 @@ def home(folder: Path) -> Path:
     """
     shutil.copytree(ROOT, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*_LEFT_OUT))
     (folder / ".venv").symlink_to(sys.prefix)
+    # Older than what is installed, so that no `make` installs the copy in the place of the tree.
+    os.utime(folder / "pyproject.toml", (0, 0))
     (folder / "trace.csv").write_text(_TRACE)
     shutil.copy(ROOT / "examples" / "quickstart.yaml", folder / "service.yaml")
     return folder

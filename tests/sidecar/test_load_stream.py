@@ -1,5 +1,6 @@
 """What gateways are told of a pod's load between answers, by gRPC."""
 
+import asyncio
 import json
 import shutil
 import tempfile
@@ -23,7 +24,9 @@ from paceline_sidecar.load_stream import (
     USUAL_INTERVAL_S,
     read_interval_s,
     report_type,
+    telling_load,
 )
+from paceline_sidecar.settings import SidecarSettings
 from paceline_testing.certificates import make_certificate, needs_openssl
 from paceline_testing.free_port import free_port
 from paceline_testing.running_sidecar import Sidecar
@@ -167,6 +170,16 @@ def test_where_it_is_off_nobody_listens(engine: ScriptedEngine, start: Start) ->
 
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"http://127.0.0.1:{port}", timeout=_WITHIN_S)
+
+
+async def test_a_port_that_is_taken_is_an_error() -> None:
+    """Two pods on one port would each get some of the gateway's streams."""
+    settings, port = SidecarSettings(host="127.0.0.1"), free_port()
+
+    async with telling_load(settings, port, lambda: None, asyncio.Event()):
+        with pytest.raises(RuntimeError, match=f"127.0.0.1:{port}"):
+            async with telling_load(settings, port, lambda: None, asyncio.Event()):
+                pass
 
 
 @needs_openssl
