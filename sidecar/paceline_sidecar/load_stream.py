@@ -38,8 +38,8 @@ LEAST_INTERVAL_S: Final = 0.1
 LONGEST_INTERVAL_S: Final = 60.0
 USUAL_INTERVAL_S: Final = 1.0
 """Between the reports for a request that does not say."""
-_MAX_STREAMS: Final = 256
-"""Streams at once; a gateway opens one for each of its worker processes."""
+MOST_STREAMS: Final = 256
+"""Connections, and streams, at once; a gateway has one for each of its worker threads."""
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ async def telling_load(
     no caller who waits for its reports.
     Raises RuntimeError, which names the address, where the port is taken.
     """
-    # Unless told so, gRPC shares a port that another server has.
-    alone = [("grpc.so_reuseport", 0)]
-    server = grpc.aio.server(maximum_concurrent_rpcs=_MAX_STREAMS, options=alone)
+    server = grpc.aio.server(maximum_concurrent_rpcs=MOST_STREAMS, options=_bounds(settings))
     server.add_generic_rpc_handlers((_service(load, stop),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     credentials = _credentials(settings)
@@ -70,6 +68,16 @@ async def telling_load(
         yield port
     finally:
         await server.stop(grace=None)
+
+
+def _bounds(settings: SidecarSettings) -> list[tuple[str, int]]:
+    """Bound what callers can hold: files are few, and the API's connections need them, too."""
+    return [
+        ("grpc.so_reuseport", 0),  # unless told so, gRPC shares a port that another server has
+        ("grpc.max_allowed_incoming_connections", MOST_STREAMS),
+        ("grpc.server_handshake_timeout_ms", round(settings.header_timeout_s * 1e3)),
+        ("grpc.max_connection_idle_ms", round(settings.keep_alive_s * 1e3)),
+    ]
 
 
 def _service(load: Callable[[], Load | None], stop: asyncio.Event) -> grpc.GenericRpcHandler:

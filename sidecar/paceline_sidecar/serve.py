@@ -30,8 +30,9 @@ from paceline_sidecar.zmq_engine import ZmqEngine
 _log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
-# The engine's socket, the certificates, the tokenizer, and whatever the libraries open.
-_OTHER_FILES = 256
+# The engine's socket, the certificates, the tokenizer, whatever the libraries open, and 256
+# gateways that hear of the load (`load_stream.MOST_STREAMS`).
+_OTHER_FILES = 512
 
 
 class _Server(uvicorn.Server):

@@ -49,6 +49,15 @@ def test_both_pods_answer_through_one_address(world: GatewayWorld) -> None:
     assert sum(got.values()) >= 40
 
 
+def test_the_gateway_hears_of_the_pods_between_answers(world: GatewayWorld) -> None:
+    """As the operator's policy asks: once a second, on a port of its own, without a request."""
+    body = {"model": NAME, "prompt": "One, two, three,", "max_tokens": 4}
+    assert httpx.post(f"{world.url}/v1/completions", json=body, timeout=120).status_code == 200
+    before = world.reports_between_answers()
+
+    wait_until(lambda: world.reports_between_answers() >= before + 4, every_s=0.5)
+
+
 def test_a_stream_arrives_piece_by_piece(world: GatewayWorld) -> None:
     """Nothing on the way keeps it until it is whole."""
     body = {"model": NAME, "prompt": "Once upon a time", "max_tokens": 32, "stream": True}

@@ -70,8 +70,16 @@ class GatewayWorld:
 
     def envoy_clusters(self) -> str:
         """What Envoy has been told of the pods that it balances."""
+        return self._asked_of_envoy("/config_dump?resource=dynamic_active_clusters")
+
+    def reports_between_answers(self) -> int:
+        """How many reports Envoy has had from the pods' own port."""
+        stats = self._asked_of_envoy("/stats?filter=lb_orca_oob.reports_received")
+        lines = [line for line in stats.splitlines() if "reports_received: " in line]
+        return sum(int(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def _asked_of_envoy(self, path: str) -> str:
         place = (f"--namespace={NAMESPACE}", "--container=envoy", self._envoy())
-        path = "/config_dump?resource=dynamic_active_clusters"
         return self.kubectl("exec", *place, "--", "bash", "-c", _ASK_ENVOY, path)
 
     def _envoy(self) -> str:

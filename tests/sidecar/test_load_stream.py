@@ -3,9 +3,10 @@
 import asyncio
 import json
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from paceline_sidecar.load_stream import (
     LEAST_INTERVAL_S,
     LONGEST_INTERVAL_S,
     METHOD,
+    MOST_STREAMS,
     SERVICE,
     USUAL_INTERVAL_S,
     read_interval_s,
@@ -180,6 +182,40 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
         with pytest.raises(RuntimeError, match=f"127.0.0.1:{port}"):
             async with telling_load(settings, port, lambda: None, asyncio.Event()):
                 pass
+
+
+def test_nobody_holds_more_connections_than_there_is_room_for(
+    engine: ScriptedEngine, start: Start
+) -> None:
+    """Nor for longer than a handshake takes, so that the API does not run out of files."""
+    del engine
+    pod = start(load_report_port=free_port(), header_timeout_s=2.0)
+    wait_until(pod.ready)
+    tell(pod, 8.0)
+    address = ("127.0.0.1", port_of(pod))
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(socket.create_connection(address)) for _ in range(MOST_STREAMS + 20)
+        ]
+        assert pod.public.post("/v1/completions", json=_COMPLETION).status_code == 200
+        wait_until(lambda: sum(map(is_closed, held)) >= 20)
+
+        wait_until(lambda: all(map(is_closed, held)))
+        with reports(port_of(pod)) as told:
+            assert next(told)["rpsFractional"]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has closed it; what it said before is passed over."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(1024):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
 
 
 @needs_openssl
