@@ -322,12 +322,14 @@ class NetworkSpec(Part):
     """Who may reach the pods, and whom they may reach."""
 
     policy: Literal["Restricted", "None"] = "Restricted"
-    """Restricted: a NetworkPolicy opens port 8000 for `allowFrom`, port 8001 for the operator and
-    for namespaces labelled `serving.paceline.dev/metrics=allowed`, and bounds `egress`."""
+    """Restricted: a NetworkPolicy opens ports 8000 and 8002 for `allowFrom`, port 8001 for the
+    operator and for namespaces labelled `serving.paceline.dev/metrics=allowed`, and bounds
+    `egress`."""
     allow_from: (
         Annotated[list[Peer], Field(json_schema_extra=listed("atomic", max_items=32))] | None
     ) = None
-    """Everyone who may call port 8000. Absent: the service's own namespace; `[]`: nobody."""
+    """Everyone who may call port 8000, and hear on 8002 how busy a pod is. Absent: the service's
+    own namespace; `[]`: nobody."""
     egress: Literal["ModelSource", "Anywhere"] = "ModelSource"
     """ModelSource: DNS, TCP 443 and the port of a proxy or mirror in `podOverrides.env` where a
     model, draft or adapter is downloaded by the pod (hf://), and nothing otherwise. A policy of

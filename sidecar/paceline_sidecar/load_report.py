@@ -37,7 +37,9 @@ and would give equal pods unequal weights."""
 _LEAST: Final = 1e-3
 """Envoy ignores a report whose rate or utilization is zero."""
 _FORGOTTEN_RPS: Final = 1e-9
-"""Three minutes after the last request its rate is as small, and says nothing any more."""
+"""A rate below this is forgotten: it is as small three minutes after the last request."""
+_TRUST: Final = 0.01
+"""A share of λ*: of so few requests, it counts for little how many were refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,21 +156,22 @@ class LoadMeter:
     def _rates(self, view: EngineView, now: float) -> tuple[float, float]:
         """Return the utilization and the rate of requests that were let in, for the weight.
 
-        The utilization is at least the smallest that counts. Both are raised alike, so that the
-        weight of a pod with nothing to do stays what it was.
+        The utilization is at least the smallest that counts. Without requests both are raised
+        alike, so that the weight stays; with a known λ*, what was refused is forgotten.
         """
         offered, served = self._offered.fade(now), self._served.fade(now)
         capacity_rps = self.capacity_rps(view)
-        if capacity_rps is None:
-            batch_size = view.limits.effective.max_batch_size if view.limits else 1
-            utilization = self._busy.fade(now, self._in_flight) / max(1, batch_size)
-        elif offered < _FORGOTTEN_RPS:
-            return _LEAST, _LEAST * capacity_rps
-        else:
-            utilization = offered / capacity_rps
+        if capacity_rps is not None:
+            few = _TRUST * capacity_rps
+            utilization = max(offered / capacity_rps, _LEAST)
+            return utilization, utilization * capacity_rps * (served + few) / (offered + few)
+        batch_size = view.limits.effective.max_batch_size if view.limits else 1
+        utilization = self._busy.fade(now, self._in_flight) / max(1, batch_size)
         if utilization >= _LEAST:
             return utilization, served
-        return _LEAST, served * _LEAST / utilization if utilization > 0 else _LEAST
+        # While one runs, the utilization still grows to what it is worth.
+        is_idle = not self._in_flight and utilization > 0
+        return _LEAST, served * _LEAST / utilization if is_idle else max(served, _LEAST)
 
     def _is_violated(self, ledger: Ledger, now: float) -> bool:
         """Tell whether more of the last minute's requests missed the SLA than chance explains."""

@@ -11,8 +11,10 @@ declared here: protobuf passes over others.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -33,13 +35,14 @@ from paceline_sidecar.settings import SidecarSettings
 
 SERVICE: Final = "xds.service.orca.v3.OpenRcaService"
 METHOD: Final = "StreamCoreMetrics"
-LEAST_INTERVAL_S: Final = 0.1
-"""Whoever asks for more reports gets one so often: Envoy takes new weights no faster."""
-LONGEST_INTERVAL_S: Final = 60.0
-USUAL_INTERVAL_S: Final = 1.0
-"""Between the reports for a request that does not say."""
-MOST_STREAMS: Final = 256
-"""Connections, and streams, at once; a gateway has one for each of its worker threads."""
+MIN_INTERVAL_S: Final = 0.1
+"""Envoy takes new weights no faster."""
+MAX_INTERVAL_S: Final = 60.0
+DEFAULT_INTERVAL_S: Final = 1.0
+"""Between the reports for a request that names no interval."""
+MAX_STREAMS: Final = 256
+"""Connections, and streams, at once; an Envoy has one for each of its clusters with this pod."""
+_MAX_REQUEST_BYTES: Final = 4096
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +57,7 @@ async def telling_load(
     no caller who waits for its reports.
     Raises RuntimeError, which names the address, where the port is taken.
     """
-    server = grpc.aio.server(maximum_concurrent_rpcs=MOST_STREAMS, options=_bounds(settings))
+    server = grpc.aio.server(maximum_concurrent_rpcs=MAX_STREAMS, options=_bounds(settings))
     server.add_generic_rpc_handlers((_service(load, stop),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     credentials = _credentials(settings)
@@ -74,13 +77,16 @@ def _bounds(settings: SidecarSettings) -> list[tuple[str, int]]:
     """Bound what callers can hold: files are few, and the API's connections need them, too."""
     return [
         ("grpc.so_reuseport", 0),  # unless told so, gRPC shares a port that another server has
-        ("grpc.max_allowed_incoming_connections", MOST_STREAMS),
+        ("grpc.max_allowed_incoming_connections", MAX_STREAMS),
+        ("grpc.max_receive_message_length", _MAX_REQUEST_BYTES),
         ("grpc.server_handshake_timeout_ms", round(settings.header_timeout_s * 1e3)),
         ("grpc.max_connection_idle_ms", round(settings.keep_alive_s * 1e3)),
     ]
 
 
 def _service(load: Callable[[], Load | None], stop: asyncio.Event) -> grpc.GenericRpcHandler:
+    newest = _Newest(load, asyncio.get_running_loop().time)
+
     async def stream(
         request: bytes, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> AsyncIterator[bytes]:
@@ -91,8 +97,8 @@ def _service(load: Callable[[], Load | None], stop: asyncio.Event) -> grpc.Gener
                 grpc.StatusCode.INVALID_ARGUMENT, "the request is not an OrcaLoadReportRequest"
             )
         while not stop.is_set():
-            if (now := load()) is not None:
-                yield write_report(now)
+            if (report := newest.report()) is not None:
+                yield report
             try:
                 await asyncio.wait_for(stop.wait(), interval_s)
             except TimeoutError:
@@ -102,13 +108,31 @@ def _service(load: Callable[[], Load | None], stop: asyncio.Event) -> grpc.Gener
     return grpc.method_handlers_generic_handler(SERVICE, {METHOD: method})
 
 
+@dataclass(slots=True)
+class _Newest:
+    """The newest report, written once for all streams that ask at about the same time."""
+
+    load: Callable[[], Load | None]
+    clock: Callable[[], float]
+    _report: bytes | None = None
+    _written_at: float = -math.inf
+
+    def report(self) -> bytes | None:
+        """Return it; None while there is nothing to tell."""
+        if (now := self.clock()) - self._written_at >= MIN_INTERVAL_S / 2:
+            load = self.load()
+            self._report = None if load is None else write_report(load)
+            self._written_at = now
+        return self._report
+
+
 def read_interval_s(request: bytes) -> float:
     """Return how far apart the reports are to be, in seconds; raises DecodeError."""
     asked: Any = _request_type().FromString(request)
     if not asked.HasField("report_interval"):
-        return USUAL_INTERVAL_S
+        return DEFAULT_INTERVAL_S
     asked_s: float = asked.report_interval.seconds + asked.report_interval.nanos / 1e9
-    return min(max(asked_s, LEAST_INTERVAL_S), LONGEST_INTERVAL_S)
+    return min(max(asked_s, MIN_INTERVAL_S), MAX_INTERVAL_S)
 
 
 def write_report(load: Load) -> bytes:

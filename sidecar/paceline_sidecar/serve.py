@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 _BACKLOG = 2048
 # The engine's socket, the certificates, the tokenizer, whatever the libraries open, and 256
-# gateways that hear of the load (`load_stream.MOST_STREAMS`).
+# gateways that hear of the load (`load_stream.MAX_STREAMS`).
 _OTHER_FILES = 512
 
 

@@ -58,6 +58,7 @@ def test_a_service_is_for_its_own_namespace(
     policies = _policies()
 
     assert allows(policies, client, _POD, 8000) is may_call
+    assert allows(policies, client, _POD, 8002) is may_call
     assert allows(policies, client, _POD, 8001) is may_administer
     assert not allows(policies, client, _POD, 22)
 

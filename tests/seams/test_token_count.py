@@ -35,7 +35,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
+class CountingEnvoy:
     """An Envoy with the example's script before one pod."""
 
     client: httpx.Client
@@ -59,42 +59,69 @@ class Counter:
         wait_until(lambda: len(self._lines()) > counted)
         return self._lines()[-1]
 
+    def count_left(self, pieces: Sequence[bytes], kind: str) -> str:
+        """Ask, leave once all has come but the end, and return what was counted."""
+        self.answer.pieces, self.answer.kind = [*pieces, b"data: never read\n\n"], kind
+        counted, received = len(self._lines()), b""
+        with self.client.stream("POST", "/", content=_ASKED) as answer:
+            raw = answer.iter_raw()
+            for at in range(len(pieces)):
+                while len(received) < sum(map(len, pieces[: at + 1])):
+                    received += next(raw)
+                if at + 1 < len(pieces):
+                    self.answer.leave.release()
+        wait_until(lambda: len(self._lines()) > counted)
+        self.answer.leave.release(2)
+        return self._lines()[-1]
+
     def _lines(self) -> list[str]:
-        return self.log.read_text().splitlines()
+        """Return what the pod's answers cost; Envoy's own answers stand in the log, too."""
+        lines = self.log.read_text().splitlines()
+        return [line.removeprefix("/ ") for line in lines if line.startswith("/ ")]
 
 
 @pytest.fixture(scope="module")
-def counter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counter]:
+def counter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CountingEnvoy]:
     folder, answer = tmp_path_factory.mktemp("counter"), Answer()
     with (
         _pod(answer) as pod_port,
         _envoy(pod_port, folder) as url,
         httpx.Client(base_url=url, timeout=60) as client,
     ):
-        yield Counter(client, answer, folder / "counted")
+        yield CountingEnvoy(client, answer, folder / "counted")
 
 
-def test_an_answer_counts_its_usage_wherever_it_is_cut(counter: Counter) -> None:
+def test_an_answer_counts_its_usage_wherever_it_is_cut(counter: CountingEnvoy) -> None:
     """A number may be cut in two, and text that looks like a usage is none."""
     for at in range(1, len(_TOLD)):
         assert counter.count([_TOLD[:at], _TOLD[at:]], _JSON) == "12345", _TOLD[:at]
 
 
-def test_a_stream_counts_the_usage_at_its_end(counter: Counter) -> None:
+def test_a_stream_counts_the_usage_at_its_end(counter: CountingEnvoy) -> None:
     """Each piece has passed before the pod sends the next one."""
     pieces = [b'data: {"text":"a"}\n\n', b"data: " + _TOLD + b"\n\n", b"data: [DONE]\n\n"]
 
     assert counter.count(pieces, _EVENTS) == "12345"
 
 
-def test_a_stream_without_a_usage_counts_its_events_and_its_request(counter: Counter) -> None:
+def test_a_stream_without_a_usage_counts_its_events_and_its_request(counter: CountingEnvoy) -> None:
     """An event that is cut between its two line ends is one."""
     pieces = [b'data: {"text":"a"}\n', b'\ndata: {"text":"b"}\n\ndata: ', b"[DONE]\n\n"]
 
     assert counter.count(pieces, _EVENTS) == str(len(_ASKED) // 4 + 3)
 
 
-def test_a_message_counts_its_prompt_its_answer_and_what_was_cached(counter: Counter) -> None:
+def test_what_a_stream_repeats_of_its_request_is_no_usage(counter: CountingEnvoy) -> None:
+    """A tool's schema comes back as it was sent, at the beginning; the usage comes at the end."""
+    repeated = b'data: {"tools":[{"parameters":{"total_tokens":1}}]}\n\n'
+    events = [b"data: a\n\n"] * 5
+
+    assert counter.count([repeated, *events], _EVENTS) == "1"
+    assert counter.count([repeated, *events, b"data: " + _TOLD + b"\n\n"], _EVENTS) == "12345"
+    assert counter.count_left([repeated, *events], _EVENTS) == str(len(_ASKED) // 4 + 6)
+
+
+def test_a_message_counts_its_prompt_its_answer_and_what_was_cached(counter: CountingEnvoy) -> None:
     """Its stream begins with a usage that knows nothing of the answer."""
 
     def event(written: int) -> bytes:
@@ -105,7 +132,7 @@ def test_a_message_counts_its_prompt_its_answer_and_what_was_cached(counter: Cou
     assert counter.count([event(0), event(7)], _EVENTS) == "42"
 
 
-def test_what_generates_nothing_costs_nothing(counter: Counter) -> None:
+def test_what_generates_nothing_costs_nothing(counter: CountingEnvoy) -> None:
     """A file of a batch's answers is full of usages; an error may quote one."""
     assert counter.count([_TOLD], _JSON, method="GET") == "-"
     counter.answer.status = 429
@@ -179,7 +206,7 @@ def _config(port: int, pod_port: int, log: Path) -> dict[str, Any]:
     (script,) = counter["spec"]["lua"]
     (rule,) = policy["spec"]["rateLimit"]["global"]["rules"]
     place = rule["cost"]["response"]["metadata"]
-    cost = f"%DYNAMIC_METADATA({place['namespace']}:{place['key']})%\n"
+    cost = f"%REQ(:PATH)% %DYNAMIC_METADATA({place['namespace']}:{place['key']})%\n"
     file = {"path": str(log), "log_format": {"text_format_source": {"inline_string": cost}}}
     ready = {"match": {"path": "/ready"}, "direct_response": {"status": 200}}
     pods = {"match": {"prefix": "/"}, "route": {"cluster": "pods"}}

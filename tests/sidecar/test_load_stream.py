@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -18,12 +16,12 @@ from google.protobuf.json_format import MessageToDict
 
 from paceline_sidecar.load_report import HEADER
 from paceline_sidecar.load_stream import (
-    LEAST_INTERVAL_S,
-    LONGEST_INTERVAL_S,
+    DEFAULT_INTERVAL_S,
+    MAX_INTERVAL_S,
+    MAX_STREAMS,
     METHOD,
-    MOST_STREAMS,
+    MIN_INTERVAL_S,
     SERVICE,
-    USUAL_INTERVAL_S,
     read_interval_s,
     report_type,
     telling_load,
@@ -121,8 +119,10 @@ def test_nothing_is_told_before_there_is_a_weight_to_tell(pod: Sidecar) -> None:
     """A new pod that nobody asked would else weigh next to nothing. A report comes with λ*."""
     with reports(port_of(pod)) as told:
         tell(pod, 8.0)
+        first = next(told)
 
-        assert next(told)["rpsFractional"]
+    weight = first["rpsFractional"] / first["applicationUtilization"]  # type: ignore[operator]  # both are numbers
+    assert weight == pytest.approx(800, rel=1e-3)
 
 
 def test_streams_end_with_the_pod(pod: Sidecar) -> None:
@@ -151,10 +151,10 @@ def test_another_request_is_refused(pod: Sidecar) -> None:
 @pytest.mark.parametrize(
     ("asked", "interval_s"),
     [
-        (b"", USUAL_INTERVAL_S),
+        (b"", DEFAULT_INTERVAL_S),
         (asked_every(0.5), 0.5),
-        (asked_every(0.001), LEAST_INTERVAL_S),
-        (asked_every(1e6), LONGEST_INTERVAL_S),
+        (asked_every(0.001), MIN_INTERVAL_S),
+        (asked_every(1e6), MAX_INTERVAL_S),
     ],
     ids=["none", "half a second", "too often", "too seldom"],
 )
@@ -187,22 +187,45 @@ async def test_a_port_that_is_taken_is_an_error() -> None:
 def test_nobody_holds_more_connections_than_there_is_room_for(
     engine: ScriptedEngine, start: Start
 ) -> None:
-    """Nor for longer than a handshake takes, so that the API does not run out of files."""
+    """So that the API does not run out of files."""
     del engine
-    pod = start(load_report_port=free_port(), header_timeout_s=2.0)
+    pod = start(load_report_port=free_port(), header_timeout_s=600.0)
     wait_until(pod.ready)
-    tell(pod, 8.0)
-    address = ("127.0.0.1", port_of(pod))
     with ExitStack() as stack:
-        held = [
-            stack.enter_context(socket.create_connection(address)) for _ in range(MOST_STREAMS + 20)
-        ]
-        assert pod.public.post("/v1/completions", json=_COMPLETION).status_code == 200
+        held = connections(pod, MAX_STREAMS + 20, stack)
         wait_until(lambda: sum(map(is_closed, held)) >= 20)
 
+        assert pod.public.post("/v1/completions", json=_COMPLETION).status_code == 200
+        assert sum(map(is_closed, held)) == 20
+
+
+def test_who_says_nothing_is_closed(engine: ScriptedEngine, start: Start) -> None:
+    """After the time for a request's head, so that there is room again for a gateway."""
+    del engine
+    pod = start(load_report_port=free_port(), header_timeout_s=1.0)
+    wait_until(pod.ready)
+    with ExitStack() as stack:
+        held = connections(pod, MAX_STREAMS, stack)
+
         wait_until(lambda: all(map(is_closed, held)))
-        with reports(port_of(pod)) as told:
-            assert next(told)["rpsFractional"]
+
+
+def test_a_long_request_is_not_held(pod: Sidecar) -> None:
+    """An interval takes a few bytes, and a stream lasts: its request would, too."""
+    with grpc.insecure_channel(f"localhost:{port_of(pod)}") as channel:
+        call: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(
+            f"/{SERVICE}/{METHOD}"
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            next(call(asked_every(0.1) + bytes(1_000_000), timeout=_WITHIN_S, wait_for_ready=True))
+
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def connections(pod: Sidecar, count: int, stack: ExitStack) -> list[socket.socket]:
+    """Open so many, and say nothing."""
+    address = ("127.0.0.1", port_of(pod))
+    return [stack.enter_context(socket.create_connection(address)) for _ in range(count)]
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -220,20 +243,17 @@ def is_closed(connection: socket.socket) -> bool:
 
 @needs_openssl
 def test_with_a_certificate_it_speaks_tls_and_takes_a_new_one(
-    engine: ScriptedEngine, start: Start
+    engine: ScriptedEngine, start: Start, tmp_path: Path
 ) -> None:
     """As the public port does: a gateway speaks TLS to both, or to neither."""
     del engine
-    folder = Path(tempfile.mkdtemp(prefix="pl-"))
-    certificate, key = make_certificate(folder, "chat")
+    certificate, key = make_certificate(tmp_path, "chat")
     pod = start(tls_cert_file=certificate, tls_key_file=key, load_report_port=free_port())
     wait_until(lambda: pod.admin.get("/health/ready").is_success)
     tell(pod, 8.0)
     with reports(port_of(pod), certificate=certificate) as told:
         assert next(told)["rpsFractional"]
 
-    make_certificate(folder, "chat")
+    make_certificate(tmp_path, "chat")
     with reports(port_of(pod), certificate=certificate) as told:
         assert next(told)["rpsFractional"]
-
-    shutil.rmtree(folder)
