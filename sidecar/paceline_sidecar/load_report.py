@@ -164,7 +164,9 @@ class LoadMeter:
         if capacity_rps is not None:
             few = _TRUST * capacity_rps
             utilization = max(offered / capacity_rps, _LEAST)
-            return utilization, utilization * capacity_rps * (served + few) / (offered + few)
+            # Who is let in is counted a moment later, and so has faded less.
+            share = min(1.0, (served + few) / (offered + few))
+            return utilization, share * utilization * capacity_rps
         batch_size = view.limits.effective.max_batch_size if view.limits else 1
         utilization = self._busy.fade(now, self._in_flight) / max(1, batch_size)
         if utilization >= _LEAST:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -125,15 +126,22 @@ def test_nothing_is_told_before_there_is_a_weight_to_tell(pod: Sidecar) -> None:
     assert weight == pytest.approx(800, rel=1e-3)
 
 
-def test_streams_end_with_the_pod(pod: Sidecar) -> None:
-    """So that it need not wait for a gateway that would listen for ever."""
+def test_streams_end_before_the_last_answer(engine: ScriptedEngine, start: Start) -> None:
+    """A pod that leaves ends them at once, without an error, and answers who still runs."""
+    engine.script.hold_after = 1
+    pod = start(load_report_port=free_port(), drain_s=600.0)
+    wait_until(pod.ready)
     tell(pod, 8.0)
-    with reports(port_of(pod)) as told:
+    with reports(port_of(pod)) as told, ThreadPoolExecutor(1) as pool:
         next(told)
-        pod.leave()
-        pod.thread.join(_WITHIN_S)
+        held = pool.submit(pod.public.post, "/v1/completions", json=_COMPLETION)
+        wait_until(lambda: engine.running)
 
-        assert not pod.thread.is_alive()
+        pod.leave()
+        list(told)
+        assert pod.thread.is_alive()
+        engine.script.hold_after = None
+        assert held.result(_WITHIN_S).status_code == 200
 
 
 def test_another_request_is_refused(pod: Sidecar) -> None:
