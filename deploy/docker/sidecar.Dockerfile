@@ -29,6 +29,8 @@ COPY sidecar/paceline_sidecar paceline_sidecar
 RUN chmod -R u=rwX,go=rX paceline_* \
     && /opt/paceline/bin/python -m compileall -q --invalidation-mode unchecked-hash paceline_*
 WORKDIR /
+# Here and not in the pod's template, a change of which restarts pods: where gateways hear of the load.
+ENV PACELINE_SIDECAR_LOAD_REPORT_PORT=8002
 # PYTHONSAFEPATH: no folder of the working directory can ever hide a module.
 ENV PATH=/opt/paceline/bin:/usr/local/bin:/usr/bin:/bin PYTHONSAFEPATH=1 PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

@@ -16,7 +16,8 @@ MANAGER: Final = "paceline-operator"
 ADMIN_TLS: Final = "admin-tls"
 """Name of port 8001 where it speaks TLS; it is `admin` elsewhere."""
 LOAD_REPORT_PORT: Final = 8002
-"""Where pods tell gateways their load between answers, by gRPC."""
+"""Where pods tell gateways their load between answers, by gRPC. The sidecar's image sets it: in a
+pod's template it would restart the pods that are there."""
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"
 """Selects all our children, for the watches."""
 

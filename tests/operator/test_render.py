@@ -46,7 +46,7 @@ def test_the_sidecar_starts_first_and_leaves_last() -> None:
     sidecar = _sidecar()
 
     assert sidecar["restartPolicy"] == "Always"
-    assert [port["containerPort"] for port in sidecar["ports"]] == [8000, 8001, 8002]
+    assert [port["containerPort"] for port in sidecar["ports"]] == [8000, 8001]
 
 
 def test_the_probes_ask_the_admin_port() -> None:

@@ -1,16 +1,19 @@
 """What gateways are told of one service, and that it fits what the service itself does."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from paceline_api.labels import Manifest
+from paceline_api.labels import LOAD_REPORT_PORT, Manifest
 from paceline_api.units import seconds
 from paceline_operator.render.children import Surroundings, children
 from paceline_operator.render.extras import extras
 from paceline_testing.examples import documents_of
 from paceline_testing.services import a_service
+
+ROOT = Path(__file__).parents[2]
 
 _PICKER = {"endpointPickerRef": {"name": "picker", "port": {"number": 9002}}}
 _AROUND = Surroundings("engine:1", "sidecar:1", "paceline-system")
@@ -91,3 +94,10 @@ def test_the_pools_picker_is_passed_on() -> None:
     assert _pool(**_PICKER)["spec"]["endpointPickerRef"] == named | {"failureMode": "FailClose"}
     asked = named | {"failureMode": "FailOpen"}
     assert _pool(endpointPickerRef=asked)["spec"]["endpointPickerRef"] == asked
+
+
+def test_the_policy_asks_the_port_that_the_sidecars_image_opens() -> None:
+    """It is no part of the pod's template, which a newer operator leaves as it is."""
+    image = (ROOT / "deploy" / "docker" / "sidecar.Dockerfile").read_text().splitlines()
+
+    assert f"ENV PACELINE_SIDECAR_LOAD_REPORT_PORT={LOAD_REPORT_PORT}" in image

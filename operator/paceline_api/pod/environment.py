@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from paceline_api.engine_spec import DynamicSpec, EngineSpec, WeightsIn
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import LOAD_REPORT_PORT
 from paceline_api.units import amount, seconds
 
 # Where the two containers see the volumes of a pod.
@@ -93,7 +92,6 @@ def sidecar(service: InferenceService) -> list[dict[str, Any]]:
             "PACELINE_SIDECAR_RUN_DIR": RUN,
             "PACELINE_SIDECAR_PORT": 8000,
             "PACELINE_SIDECAR_ADMIN_PORT": 8001,
-            "PACELINE_SIDECAR_LOAD_REPORT_PORT": LOAD_REPORT_PORT,
             "PACELINE_SIDECAR_SERVED_NAME": service.served_name,
             "PACELINE_SIDECAR_RUNTIME_TOKEN_FILE": f"{RUNTIME_TOKEN}/token",
             "PACELINE_SIDECAR_RUNTIME_CONFIG_FILE": f"{RUNTIME_CONFIG}/runtime.json",

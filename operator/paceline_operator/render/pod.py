@@ -3,14 +3,7 @@
 from typing import Any, Final
 
 from paceline_api.inference_service import InferenceService
-from paceline_api.labels import (
-    ADMIN_TLS,
-    LOAD_REPORT_PORT,
-    TEMPLATE_HASH,
-    Manifest,
-    labels,
-    selector,
-)
+from paceline_api.labels import ADMIN_TLS, TEMPLATE_HASH, Manifest, labels, selector
 from paceline_api.pod import environment
 from paceline_operator.render import overrides
 from paceline_operator.render.overrides import plain
@@ -109,7 +102,6 @@ def _sidecar(service: InferenceService, image: str, found: dict[str, Volume]) ->
         "ports": [
             {"name": "http", "containerPort": 8000, "protocol": "TCP"},
             {"name": admin, "containerPort": _ADMIN_PORT, "protocol": "TCP"},
-            {"name": "load-report", "containerPort": LOAD_REPORT_PORT, "protocol": "TCP"},
         ],
         "startupProbe": _probe(service, "/health/live", admin, period_s=1, failures=120),
         "livenessProbe": _probe(service, "/health/live", admin, period_s=10, failures=6),
