@@ -16,8 +16,8 @@ MANAGER: Final = "paceline-operator"
 ADMIN_TLS: Final = "admin-tls"
 """Name of port 8001 where it speaks TLS; it is `admin` elsewhere."""
 LOAD_REPORT_PORT: Final = 8002
-"""Where pods tell gateways their load between answers, by gRPC. The sidecar's image sets it: in a
-pod's template it would restart the pods that are there."""
+"""The port on which a pod tells gateways its load between answers, by gRPC. The sidecar's image
+sets it, because a change of the pod's template would restart existing pods."""
 OWNED: Final = f"{MANAGED_BY}={MANAGER}"
 """Selects all our children, for the watches."""
 

@@ -1,12 +1,8 @@
-"""What a pod says of its load between answers: ORCA's out-of-band reports, by gRPC.
+"""Reports a pod's load to gateways between answers, by gRPC: ORCA's out-of-band reports.
 
 A gateway that balances by reports opens one stream to each pod, and hears of its load at an
 interval of its own choice. So it hears of a pod that gets few requests, too, and of one whose
 answers last for minutes: the report in an answer's header is of the time when the answer began.
-
-The service and its messages are those of xds/service/orca/v3/orca.proto and
-xds/data/orca/v3/orca_load_report.proto (github.com/cncf/xds). Only fields that are used are
-declared here: protobuf passes over others.
 """
 
 import asyncio
@@ -15,22 +11,14 @@ import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from google.protobuf import duration_pb2
-from google.protobuf.descriptor_pb2 import (
-    DescriptorProto,
-    FieldDescriptorProto,
-    FileDescriptorProto,
-)
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError, Message
-from google.protobuf.message_factory import GetMessageClass
+from google.protobuf.message import DecodeError
 
 from paceline_sidecar.load_report import Load
+from paceline_sidecar.orca_messages import LOAD_REPORT, LOAD_REPORT_REQUEST
 from paceline_sidecar.settings import SidecarSettings
 
 SERVICE: Final = "xds.service.orca.v3.OpenRcaService"
@@ -50,8 +38,8 @@ _log = logging.getLogger(__name__)
 @asynccontextmanager
 async def telling_load(
     settings: SidecarSettings, port: int, load: Callable[[], Load | None], stop: asyncio.Event
-) -> AsyncIterator[int]:
-    """Answer gateways until the end of the block; gives the port, which is chosen where it is 0.
+) -> AsyncIterator[None]:
+    """Answer gateways on this port until the end of the block.
 
     No report is sent while `load` gives none. Streams end at `stop`, so that a pod that leaves has
     no caller who waits for its reports.
@@ -62,13 +50,13 @@ async def telling_load(
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     credentials = _credentials(settings)
     if credentials is None:
-        port = server.add_insecure_port(f"{host}:{port}")
+        server.add_insecure_port(f"{host}:{port}")
     else:
-        port = server.add_secure_port(f"{host}:{port}", credentials)
+        server.add_secure_port(f"{host}:{port}", credentials)
     await server.start()
     _log.info("telling gateways the load on port %d", port)
     try:
-        yield port
+        yield
     finally:
         await server.stop(grace=None)
 
@@ -128,7 +116,7 @@ class _Newest:
 
 def read_interval_s(request: bytes) -> float:
     """Return how far apart the reports are to be, in seconds; raises DecodeError."""
-    asked: Any = _request_type().FromString(request)
+    asked: Any = LOAD_REPORT_REQUEST.FromString(request)
     if not asked.HasField("report_interval"):
         return DEFAULT_INTERVAL_S
     asked_s: float = asked.report_interval.seconds + asked.report_interval.nanos / 1e9
@@ -137,66 +125,8 @@ def read_interval_s(request: bytes) -> float:
 
 def write_report(load: Load) -> bytes:
     """Write an OrcaLoadReport that says what an answer's header says."""
-    report = report_type()(**load.totals(), named_metrics=load.named_metrics())
+    report = LOAD_REPORT(**load.totals(), named_metrics=load.named_metrics())
     return report.SerializeToString()
-
-
-def report_type() -> type[Message]:
-    """Return the type of OrcaLoadReport."""
-    return _type("xds.data.orca.v3.OrcaLoadReport")
-
-
-def _request_type() -> type[Message]:
-    return _type("xds.service.orca.v3.OrcaLoadReportRequest")
-
-
-@cache
-def _type(name: str) -> type[Message]:
-    return GetMessageClass(_messages().FindMessageTypeByName(name))
-
-
-@cache
-def _messages() -> DescriptorPool:
-    """Declare the messages, in a pool of their own: no other library's may clash with them."""
-    number, message = FieldDescriptorProto.TYPE_DOUBLE, FieldDescriptorProto.TYPE_MESSAGE
-    report = DescriptorProto(name="OrcaLoadReport")
-    entry = report.nested_type.add(name="NamedMetricsEntry")
-    entry.options.map_entry = True
-    entry.field.add(name="key", number=1, type=FieldDescriptorProto.TYPE_STRING, label=1)
-    entry.field.add(name="value", number=2, type=number, label=1)
-    report.field.add(name="rps_fractional", number=6, type=number, label=1)
-    report.field.add(
-        name="named_metrics",
-        number=8,
-        type=message,
-        type_name=".xds.data.orca.v3.OrcaLoadReport.NamedMetricsEntry",
-        label=FieldDescriptorProto.LABEL_REPEATED,
-    )
-    report.field.add(name="application_utilization", number=9, type=number, label=1)
-    request = DescriptorProto(name="OrcaLoadReportRequest")
-    request.field.add(
-        name="report_interval",
-        number=1,
-        type=message,
-        type_name=".google.protobuf.Duration",
-        label=1,
-    )
-    pool = DescriptorPool()
-    pool.AddSerializedFile(duration_pb2.DESCRIPTOR.serialized_pb)
-    for path, package, declared in (
-        ("xds/data/orca/v3/orca_load_report.proto", "xds.data.orca.v3", report),
-        ("xds/service/orca/v3/orca.proto", "xds.service.orca.v3", request),
-    ):
-        pool.Add(
-            FileDescriptorProto(
-                name=path,
-                package=package,
-                syntax="proto3",
-                dependency=["google/protobuf/duration.proto"],
-                message_type=[declared],
-            )
-        )
-    return pool
 
 
 def _credentials(settings: SidecarSettings) -> grpc.ServerCredentials | None:

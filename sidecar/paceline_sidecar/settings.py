@@ -46,7 +46,7 @@ class SidecarSettings(BaseSettings):
     """Expose the `vllm:` family beside `paceline_*`."""
     load_report: bool = True
     """Tell the load with every answer of the OpenAI API, as `endpoint-load-metrics` (ORCA)."""
-    load_report_port: int | None = Field(default=None, ge=0, le=65535)
+    load_report_port: int | None = Field(default=None, ge=1, le=65535)
     """Tell it between answers, too, by gRPC (ORCA's out-of-band reports); None: nobody listens."""
     write_timeout_s: float = Field(default=20.0, gt=0, le=3600)
     """A client that takes nothing of its answer for this long has left."""

@@ -78,7 +78,7 @@ def _body(**more: Any) -> dict[str, Any]:
 
 
 def test_who_has_spent_his_tokens_is_refused_and_nobody_else(limited: LimitedCallers) -> None:
-    """What is counted is what the answers say, and the name is the key's, whatever is sent."""
+    """The usage of the answers is counted, under the name of the key and not that of a header."""
     told = 0
     with limited.client("alice") as alice, limited.client("bob") as bob:
         while told <= LIMIT:

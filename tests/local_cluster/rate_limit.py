@@ -1,4 +1,4 @@
-"""What Envoy Gateway needs for limits over all its Envoys: Envoy's rate limit service, and Redis.
+"""Envoy's rate limit service and its Redis, for limits that all Envoys of a gateway share.
 
 The service is a Deployment that Envoy Gateway makes itself once its configuration names a Redis.
 """

@@ -33,7 +33,7 @@ class Envoy:
 
     @property
     def url(self) -> str:
-        """Where it answers callers."""
+        """The URL that callers use."""
         return f"http://127.0.0.1:{self.port}"
 
     def weights(self) -> list[int]:

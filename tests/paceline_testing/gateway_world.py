@@ -62,14 +62,14 @@ class GatewayWorld:
         return {pod["metadata"]["name"]: _answered(pod["status"]["podIP"]) for pod in self.pods()}
 
     def policy_conditions(self) -> dict[str, str]:
-        """What Envoy Gateway says of the policy that the operator renders."""
+        """Return the conditions that Envoy Gateway reports for the operator's policy."""
         policy = json.loads(self.kubectl("get", "backendtrafficpolicy", NAME, "-ojson"))
         ancestors = policy.get("status", {}).get("ancestors", ())
         conditions = [each for ancestor in ancestors for each in ancestor["conditions"]]
         return {each["type"]: each["status"] for each in conditions}
 
     def envoy_clusters(self) -> str:
-        """What Envoy has been told of the pods that it balances."""
+        """Return Envoy's configuration of the clusters that it balances."""
         return self._asked_of_envoy("/config_dump?resource=dynamic_active_clusters")
 
     def reports_between_answers(self) -> int:

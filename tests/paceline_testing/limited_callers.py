@@ -26,7 +26,7 @@ _CALLERS: Final = ("alice", "bob", "probe")
 
 @dataclass(frozen=True, slots=True)
 class LimitedCallers:
-    """What alice and bob ask, and what is counted of it."""
+    """Two callers, alice and bob, and what the gateway has counted for each."""
 
     world: GatewayWorld
 

@@ -46,6 +46,16 @@ def at_rate(meter: LoadMeter, clock: ManualClock, rps: float, *, seconds: float 
         clock.advance(0.5 / rps)
 
 
+def a_meter_that_refuses(clock: ManualClock) -> LoadMeter:
+    """Return one of a pod with a λ* of 8, which has let in nobody for twenty seconds."""
+    meter = LoadMeter(clock)
+    meter.told(8.0, "one")
+    for _ in range(200):
+        meter.offered()
+        clock.advance(0.1)
+    return meter
+
+
 def ended(ledger: Ledger, outcome: Outcome, times: int) -> None:
     for _ in range(times):
         ledger.ended(FinishedRequest("interactive", 0.0, 1.0, outcome))
@@ -84,11 +94,7 @@ def test_a_pod_without_requests_keeps_its_weight(capacity_rps: float, idle_s: fl
 def test_what_was_refused_is_forgotten_without_requests() -> None:
     """Else a pod that refused for a moment would get none to show that it takes them again."""
     clock = ManualClock()
-    meter = LoadMeter(clock)
-    meter.told(8.0, "one")
-    for _ in range(200):
-        meter.offered()
-        clock.advance(0.1)
+    meter = a_meter_that_refuses(clock)
     clock.advance(90.0)
 
     load = meter.load(a_view(), Ledger(), waiting=0)
@@ -156,11 +162,7 @@ def test_what_was_told_of_another_engine_or_by_an_operator_that_left_is_dropped(
 def test_refused_requests_lower_the_weight() -> None:
     """A pod that refuses at once must not draw more than one that serves."""
     clock = ManualClock()
-    meter = LoadMeter(clock)
-    meter.told(8.0, "one")
-    for _ in range(200):
-        meter.offered()
-        clock.advance(0.1)
+    meter = a_meter_that_refuses(clock)
 
     load = meter.load(a_view(), Ledger(), waiting=0)
 

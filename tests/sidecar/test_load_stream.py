@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -24,9 +25,9 @@ from paceline_sidecar.load_stream import (
     MIN_INTERVAL_S,
     SERVICE,
     read_interval_s,
-    report_type,
     telling_load,
 )
+from paceline_sidecar.orca_messages import LOAD_REPORT
 from paceline_sidecar.settings import SidecarSettings
 from paceline_testing.certificates import make_certificate, needs_openssl
 from paceline_testing.free_port import free_port
@@ -48,7 +49,7 @@ def asked_every(interval_s: float) -> bytes:
 
 
 @contextmanager
-def reports(port: int, *, certificate: Path | None = None) -> Iterator[Iterator[dict[str, object]]]:
+def reports(port: int, *, certificate: Path | None = None) -> Iterator[Iterator[dict[str, Any]]]:
     """Ask as a gateway does; gives what comes."""
     address = f"localhost:{port}"
     if certificate is None:
@@ -61,7 +62,13 @@ def reports(port: int, *, certificate: Path | None = None) -> Iterator[Iterator[
             f"/{SERVICE}/{METHOD}"
         )
         stream = call(asked_every(0.1), timeout=_WITHIN_S, wait_for_ready=True)
-        yield (MessageToDict(report_type().FromString(each)) for each in stream)
+        yield (MessageToDict(LOAD_REPORT.FromString(each)) for each in stream)
+
+
+def weight_of(report: dict[str, Any]) -> float:
+    """Return what Envoy makes of a report."""
+    weight: float = report["rpsFractional"] / report["applicationUtilization"]
+    return weight
 
 
 @pytest.fixture
@@ -95,9 +102,8 @@ def test_a_report_says_what_an_answer_says(pod: Sidecar) -> None:
     with reports(port_of(pod)) as told:
         report = next(told)
 
-    assert report["namedMetrics"].keys() == answer["named_metrics"].keys()  # type: ignore[attr-defined]  # a map
-    weight = report["rpsFractional"] / report["applicationUtilization"]  # type: ignore[operator]  # both are numbers
-    assert weight == pytest.approx(800, rel=1e-3)
+    assert report["namedMetrics"].keys() == answer["named_metrics"].keys()
+    assert weight_of(report) == pytest.approx(800, rel=1e-3)
 
 
 def test_reports_go_on_and_follow_the_load(pod: Sidecar) -> None:
@@ -107,11 +113,7 @@ def test_reports_go_on_and_follow_the_load(pod: Sidecar) -> None:
         first = next(told)
         tell(pod, 4.0)
 
-        weights = (
-            each["rpsFractional"] / each["applicationUtilization"]  # type: ignore[operator]  # both are numbers
-            for each in told
-        )
-        assert any(weight == pytest.approx(400, rel=1e-3) for weight in islice(weights, 1000))
+        assert any(weight_of(each) == pytest.approx(400, rel=1e-3) for each in islice(told, 1000))
 
     assert first["rpsFractional"]
 
@@ -122,8 +124,7 @@ def test_nothing_is_told_before_there_is_a_weight_to_tell(pod: Sidecar) -> None:
         tell(pod, 8.0)
         first = next(told)
 
-    weight = first["rpsFractional"] / first["applicationUtilization"]  # type: ignore[operator]  # both are numbers
-    assert weight == pytest.approx(800, rel=1e-3)
+    assert weight_of(first) == pytest.approx(800, rel=1e-3)
 
 
 def test_streams_end_before_the_last_answer(engine: ScriptedEngine, start: Start) -> None:
