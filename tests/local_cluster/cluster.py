@@ -1,13 +1,15 @@
 """A cluster as tests and developers use it, whatever runs it."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import helm_python
 import yaml
@@ -49,6 +51,10 @@ class Cluster:
             raise KubectlFailedError(f"kubectl {' '.join(args)}: {result.stderr.strip()}")
         return result.stdout
 
+    def apply(self, objects: Iterable[Mapping[str, Any]]) -> None:
+        """Apply all of them."""
+        self.kubectl("apply", "--filename=-", input=listed(objects))
+
     def try_kubectl(
         self, *args: str, input: str | None = None, timeout_s: float = 300
     ) -> subprocess.CompletedProcess[str]:
@@ -87,6 +93,11 @@ class Cluster:
     def helm(self, namespace: str = "default") -> helm_python.Config:
         """Helm, bound to one namespace: `with cluster.helm("x") as helm: helm.install(...)`."""
         return helm_python.Config(kubeconfig_path=self.kubeconfig, namespace=namespace)
+
+
+def listed(objects: Iterable[Mapping[str, Any]]) -> str:
+    """Write them as one document, as kubectl reads it."""
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": [*objects]})
 
 
 def kubectl_command() -> str:

@@ -1,6 +1,5 @@
 """CoreDNS in a whole cluster, for guests that find each other by name."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -28,8 +27,7 @@ def image() -> tuple[str, Path]:
 
 def serve(cluster: Cluster, reference: str) -> None:
     """Run CoreDNS of this image, and wait until it answers."""
-    listed = {"apiVersion": "v1", "kind": "List", "items": [*_objects(reference)]}
-    cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
+    cluster.apply(_objects(reference))
     place, within = f"--namespace={_NAMESPACE}", "--timeout=120s"
     cluster.kubectl("rollout", "status", f"deployment/{_NAME}", place, within)
 

@@ -1,6 +1,5 @@
 """KEDA beside a cluster: its operator, and the adapter that serves metrics to the autoscaler."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -38,8 +37,7 @@ def keda(cluster: Cluster, folder: Path, *, address: str | None = None) -> Itera
     with ExitStack() as processes:
         _spawn(cluster, folder, processes, "operator", _operator(address, certificates))
         _spawn(cluster, folder, processes, "adapter", _adapter(cluster, address, certificates))
-        listed = {"apiVersion": "v1", "kind": "List", "items": [*_extension(address)]}
-        cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
+        cluster.apply(_extension(address))
         name = "apiservice/v1beta1.external.metrics.k8s.io"
         cluster.kubectl("wait", "--for=condition=Available", name, _READY_WITHIN)
         yield

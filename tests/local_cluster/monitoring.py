@@ -72,7 +72,7 @@ class Stack:
         crds = source_of(go_binaries.PROMETHEUS_OPERATOR, _OPERATOR) / "example"
         folder = f"--filename={crds / 'prometheus-operator-crd'}"
         self.cluster.kubectl("apply", "--server-side", folder)
-        self._apply(*_accounts())
+        self.cluster.apply(_accounts())
         self._spawn(
             "prometheus-operator",
             [
@@ -88,7 +88,7 @@ class Stack:
         token = self.folder / "prometheus.token"
         created = self.cluster.kubectl("create", "token", "prometheus", f"--namespace={NAMESPACE}")
         token.write_text(created.strip())
-        self._apply(_prometheus(self.cluster, token), self._alertmanagers())
+        self.cluster.apply([_prometheus(self.cluster, token), self._alertmanagers()])
         _wait(
             lambda: jobs <= self._write_configuration(), "the Prometheus Operator's configuration"
         )
@@ -135,7 +135,7 @@ class Stack:
                 "--metrics-max-age=5m",
             ],
         )
-        self._apply(*_extension(self.address))
+        self.cluster.apply(_extension(self.address))
         available = "--for=condition=Available"
         for version in ("v1beta1", "v1beta2"):
             name = f"apiservice/{version}.custom.metrics.k8s.io"
@@ -144,10 +144,6 @@ class Stack:
     def close(self) -> None:
         """End what runs, the last one first."""
         self._processes.close()
-
-    def _apply(self, *objects: Json) -> None:
-        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
-        self.cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
 
     def _alertmanagers(self) -> Json:
         """Name our Alertmanager to Prometheus: its pod is none of the cluster's."""

@@ -3,7 +3,6 @@
 The service is a Deployment that Envoy Gateway makes itself once its configuration names a Redis.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,8 +47,7 @@ class RateLimitImages:
 
 def serve_redis(cluster: Cluster, reference: str) -> None:
     """Run a Redis of this image, and wait until it answers."""
-    listed = {"apiVersion": "v1", "kind": "List", "items": [*_objects(reference)]}
-    cluster.kubectl("apply", "--filename=-", input=json.dumps(listed))
+    cluster.apply(_objects(reference))
     place, within = f"--namespace={_REDIS}", "--timeout=120s"
     cluster.kubectl("rollout", "status", f"deployment/{_REDIS}", place, within)
 

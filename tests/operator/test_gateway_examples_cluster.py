@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from local_cluster.cluster import Cluster
+from local_cluster.cluster import Cluster, listed
 from local_cluster.go_binaries import module_folder
 from paceline_api.labels import Manifest
 from paceline_testing.gateway_kinds import ENVOY_GATEWAY
@@ -39,7 +39,7 @@ def definitions(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> I
     wanted = [each for each in found if each["spec"]["names"]["kind"] in KINDS]
     assert {each["spec"]["names"]["kind"] for each in wanted} == KINDS
     path: Path = tmp_path_factory.mktemp("gateway") / "definitions.json"
-    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": wanted}))
+    path.write_text(listed(wanted))
     cluster.kubectl("apply", "--server-side", "-f", str(path))
     cluster.kubectl("wait", "--for=condition=Established", "-f", str(path), "--timeout=60s")
     yield

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from local_cluster.cluster import Cluster
+from local_cluster.cluster import Cluster, listed
 from paceline_api.inference_service import KIND
 from paceline_api.labels import Manifest
 from paceline_testing.bare_node import BareNode, bare_node
@@ -54,7 +54,7 @@ def applied() -> Iterator[ExitStack]:
 
 
 def _apply(home: Home, applied: ExitStack, *objects: Manifest) -> None:
-    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
+    text = listed(objects)
     home.kubectl("apply", "-f", "-", input=text)
     applied.callback(
         home.kubectl, "delete", "--ignore-not-found", "--wait=false", "-f", "-", input=text

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 
 from local_cluster import coredns, start
-from local_cluster.cluster import Cluster
+from local_cluster.cluster import Cluster, listed
 from local_cluster.gateway_chart import NAMESPACE, GatewayImages, gateway_installed
 from local_cluster.rate_limit import RateLimitImages, serve_redis
 from paceline_api.labels import Manifest
@@ -42,10 +42,10 @@ class GatewayWorld:
         return self.service.cluster.kubectl(*args, input=input)
 
     def apply(self, objects: Sequence[Manifest]) -> None:
-        self.kubectl("apply", "--filename=-", input=_listed(objects))
+        self.service.cluster.apply(objects)
 
     def delete(self, objects: Sequence[Manifest]) -> None:
-        self.kubectl("delete", "--filename=-", input=_listed(objects))
+        self.kubectl("delete", "--filename=-", input=listed(objects))
 
     def pods(self) -> list[dict[str, Any]]:
         """The service's pods that stay."""
@@ -110,7 +110,7 @@ def _served(cluster: Cluster) -> GatewayWorld:
     service["spec"]["replicas"] = rolled.replicas
     service["spec"]["resources"]["cpu"] = "300m"
     rolled.apply_spec(service["spec"])
-    cluster.kubectl("apply", "--filename=-", input=_listed([*example("gateway.yaml"), route]))
+    cluster.apply([*example("gateway.yaml"), route])
     wait_until(rolled.serves, within_s=WITHIN_S, every_s=0.5)
     return GatewayWorld(rolled, answering_gateway(cluster))
 
@@ -122,7 +122,3 @@ def _answered(address: str) -> float:
         for line in text.splitlines()
         if line.startswith("paceline_requests_total{")
     )
-
-
-def _listed(objects: Sequence[Manifest]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from local_cluster.cluster import Cluster
+from local_cluster.cluster import Cluster, listed
 from local_cluster.go_binaries import module_folder
 from paceline_testing.waiting import wait_until
 
@@ -72,15 +72,16 @@ def kinds_of_kueue(cluster: Cluster) -> Iterator[None]:
     """Kueue's own definitions of what a person declares, and gated pods."""
     folder = module_folder(*_MODULE) / "config" / "components" / "crd" / "bases"
     files = [f"--filename={folder / f'kueue.x-k8s.io_{kind}.yaml'}" for kind in _KINDS]
-    objects = json.dumps({"apiVersion": "v1", "kind": "List", "items": [_POLICY, _BINDING]})
     cluster.kubectl("apply", "--server-side", *files)
     try:
         cluster.kubectl("wait", "--for=condition=Established", *files)
-        cluster.kubectl("apply", "-f", "-", input=objects)
+        cluster.apply([_POLICY, _BINDING])
         wait_until(lambda: _is_gated(cluster), within_s=120, every_s=0.5)
         yield
     finally:
-        cluster.kubectl("delete", "--ignore-not-found", "-f", "-", input=objects)
+        cluster.kubectl(
+            "delete", "--ignore-not-found", "-f", "-", input=listed([_POLICY, _BINDING])
+        )
         cluster.kubectl("delete", "--ignore-not-found", "--timeout=60s", *files)
 
 
