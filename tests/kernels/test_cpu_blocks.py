@@ -1,5 +1,6 @@
 """The product with GGUF's blocks, beside the gguf package's values in float64."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -144,6 +145,39 @@ def test_rows_of_a_weight_are_its_values(
     seen = matmul.rows(matmul.pack([blocks]), ids, dtype)
 
     torch.testing.assert_close(seen, values_of(blocks)[ids].to(dtype), rtol=1e-6, atol=1e-7)
+
+
+@KINDS
+def test_values_are_those_of_the_package_bit_for_bit(matmul: BlockMatmul, kind: BlockKind) -> None:
+    """A file gives the same model whether its weights are dequantised by C or by Python."""
+    blocks = random_blocks(kind, 37, 768)
+
+    seen = matmul.values(blocks)
+
+    assert torch.equal(seen.double(), values_of(blocks))
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"])
+def test_values_of_rows_that_are_no_whole_chunks(matmul: BlockMatmul, kind: BlockKind) -> None:
+    """These kinds have blocks of 32; a chunk is 256."""
+    blocks = random_blocks(kind, 3, 288)
+
+    assert torch.equal(matmul.values(blocks).double(), values_of(blocks))
+
+
+@KINDS
+@pytest.mark.parametrize("half", [0x7C00, 0xFC00, 0x7E00, 0x0001, 0x83FF, 0x8000])
+def test_scales_may_be_any_half(matmul: BlockMatmul, kind: BlockKind, half: int) -> None:
+    """Infinite, no number, below the smallest normal one, or minus zero: as the package has it."""
+    blocks = random_blocks(kind, 2, 256)
+    at = 208 if kind == "Q6_K" else 0
+    blocks.rows[1, at], blocks.rows[1, at + 1] = half & 255, half >> 8
+
+    with np.errstate(invalid="ignore"):
+        wanted = values_of(blocks)
+    torch.testing.assert_close(
+        matmul.values(blocks).double(), wanted, rtol=0, atol=0, equal_nan=True
+    )
 
 
 @KINDS

@@ -21,7 +21,7 @@ from paceline_engine.checkpoint.stored_weights import (
 )
 from paceline_engine.checkpoint.tokenizer import unique_ids
 from paceline_engine.errors import CorruptModel, EngineError, UnsupportedModel
-from paceline_kernels.cpu import BLOCK_KINDS, Blocks
+from paceline_kernels.cpu import BLOCK_KINDS, Blocks, native_ops
 
 _NAMES = {
     "model.embed_tokens": "token_embd",
@@ -141,16 +141,14 @@ class GgufTensors:
     def read_blocks(self, name: str) -> Blocks | None:
         """See `BlockSource`."""
         tensor = self._tensor(self._gguf_name(name))
-        kind = tensor.tensor_type.name
         try:
             require_kept(_stored(tensor))
         except UnsupportedKind as problem:
             raise UnsupportedModel(f"{self._path}: {problem}.") from problem
-        if kind not in KEPT:
+        blocks = _blocks(tensor)
+        if blocks is None:
             return None
-        rows = torch.from_numpy(np.array(tensor.data, dtype=np.uint8))
-        kept = BLOCK_KINDS[BLOCK_KINDS.index(kind)]  # typed as one of them
-        return Blocks(kept, self._in_our_order(tensor.name, rows))
+        return Blocks(blocks.kind, self._in_our_order(tensor.name, blocks.rows))
 
     def _in_our_order(self, gguf_name: str, rows: Tensor) -> Tensor:
         is_q_or_k = ".attn_q." in gguf_name or ".attn_k." in gguf_name
@@ -198,11 +196,32 @@ class GgufTensors:
 
 
 def _dequantised(tensor: ReaderTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Dequantise by the compiled op, which gives the values of the gguf package, or by the package.
+
+    Raises NotImplementedError where the package does not know the kind.
+    """
+    native, blocks = native_ops(), _blocks(tensor)
+    if native is None or blocks is None:
+        return _dequantised_by_package(tensor)
+    values: np.ndarray[Any, np.dtype[np.float32]] = native.block_matmul.values(blocks).numpy()
+    return values.reshape(*tensor.data.shape[:-1], -1)
+
+
+def _blocks(tensor: ReaderTensor) -> Blocks | None:
+    """Copy a tensor's rows of blocks, [outputs, bytes]; None where they are of no kept kind."""
+    kind = tensor.tensor_type.name
+    if kind not in KEPT:
+        return None
+    rows = np.array(tensor.data, dtype=np.uint8).reshape(-1, tensor.data.shape[-1])
+    kept = BLOCK_KINDS[BLOCK_KINDS.index(kind)]  # typed as one of them
+    return Blocks(kept, torch.from_numpy(rows))
+
+
+def _dequantised_by_package(tensor: ReaderTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Dequantise in rows of a length that suits the package, which takes sixteen at a time.
 
     Rows are blocks one behind the other, so they may be cut anywhere between two. Those of a model
-    are so short, or so long, that this takes twice to four times as long with them. Raises
-    NotImplementedError where the package does not know the kind.
+    are so short, or so long, that this takes twice to four times as long with them.
     """
     data, kind = tensor.data, tensor.tensor_type
     values_of_block, block_bytes = GGML_QUANT_SIZES[kind]

@@ -108,6 +108,7 @@ class BlockMatmul:
             library, "block_matmul", [c_void_p] * 5 + [c_int64] * 4 + [c_int] * 2, c_int
         )
         self._rows = function(library, "block_rows", [c_void_p] * 4 + [c_int64] * 2 + [c_int])
+        self._values = function(library, "block_values", [c_void_p] * 2 + [c_int64] * 3)
         self._panel_bytes = library.block_panel_bytes
         self._panel_bytes.argtypes = [c_int64, c_int64]
         self._panel_bytes.restype = c_int64
@@ -188,6 +189,20 @@ class BlockMatmul:
             len(ids),
             weight.inputs,
             _is_bfloat16(dtype),
+            torch.get_num_threads(),
+        )
+        return out
+
+    def values(self, weight: Blocks) -> Tensor:
+        """Dequantise a weight: float32 [outputs, inputs], as the gguf package has it."""
+        require("rows", weight.rows, tuple(weight.rows.shape), torch.uint8)
+        out = torch.empty(weight.outputs, weight.inputs, dtype=torch.float32)
+        self._values(
+            weight.rows.data_ptr(),
+            out.data_ptr(),
+            weight.outputs,
+            weight.inputs,
+            BLOCK_KINDS.index(weight.kind),
             torch.get_num_threads(),
         )
         return out

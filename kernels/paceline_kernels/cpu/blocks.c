@@ -619,3 +619,72 @@ void block_rows(const int64_t *ids, const uint8_t *packed, const block_panel *pa
         }
     }
 }
+
+/* ---- A file's rows as floats ---- */
+
+/* As `load_halves`, also of what is infinite or no number: a file may hold anything. */
+static float float_of_half(uint16_t half)
+{
+    uint32_t bits = (uint32_t)(half & 0x8000) << 16 | (uint32_t)(half & 0x7FFF) << 13;
+    float value;
+    if ((half & 0x7C00) == 0x7C00) {
+        bits |= 0x7F800000;
+        memcpy(&value, &bits, sizeof value);
+        return value;
+    }
+    memcpy(&value, &bits, sizeof value);
+    return value * 0x1p112f;
+}
+
+/* out[i] = scale * code + least, of codes with one scale. */
+static inline void write_values(const uint8_t *codes, int count, float scale, float centre,
+                                float least, float *out)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = scale * ((float)codes[i] - centre) + least;
+}
+
+static void write_chunk(enum block_kind kind, const opened_chunk *from, int blocks, float *out)
+{
+    const enum scaling scaling = FORMS[kind].scaling;
+    const float centre = 128 - FORMS[kind].raise;
+    if (scaling == BYTES_OF_HALVES) {
+        const float scale = float_of_half(from->scales[0]);
+        for (int h = 0; h < 2 * blocks; h++)
+            write_values(from->codes + h * BLOCK / 2, BLOCK / 2,
+                         scale * (int8_t)from->scale_bytes[h], centre, -0.0f, out + h * BLOCK / 2);
+        return;
+    }
+    for (int b = 0; b < blocks; b++) {
+        const uint8_t *codes = from->codes + b * BLOCK;
+        if (scaling == PLAIN_SCALES)
+            write_values(codes, BLOCK, float_of_half(from->scales[b]), centre, -0.0f,
+                         out + b * BLOCK);
+        else if (scaling == WITH_LEAST)
+            write_values(codes, BLOCK, float_of_half(from->scales[b]), 0,
+                         float_of_half(from->leasts[b]), out + b * BLOCK);
+        else
+            write_values(codes, BLOCK, float_of_half(from->scales[0]) * from->scale_bytes[b], 0,
+                         -float_of_half(from->leasts[0]) * from->least_bytes[b], out + b * BLOCK);
+    }
+}
+
+/* Dequantise rows of blocks as a file has them: [outputs, row_bytes] to float32 [outputs, inputs].
+ * Products of a scale and a code fit into a float32, or are rounded once: the values are those of
+ * gguf's reader, bit for bit. */
+void block_values(const uint8_t *rows, float *out, int64_t outputs, int64_t inputs,
+                  int64_t kind_number, int threads)
+{
+    const enum block_kind kind = (enum block_kind)kind_number;
+    const block_form form = FORMS[kind];
+    int64_t row_bytes = inputs / form.inputs * form.bytes;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (int64_t row = 0; row < outputs; row++)
+        for (int64_t chunk = 0; chunk < chunks_of(inputs); chunk++) {
+            int blocks = blocks_of(inputs, chunk);
+            opened_chunk opened;
+            open_chunk(kind, rows + row * row_bytes + chunk * CHUNK / form.inputs * form.bytes,
+                       blocks, &opened);
+            write_chunk(kind, &opened, blocks, out + row * inputs + chunk * CHUNK);
+        }
+}
