@@ -229,7 +229,7 @@ def main() -> None:
     arguments = _arguments()
     model = model_for(arguments.method, arguments.draft_quantization, arguments.draft_layers)
     with tempfile.TemporaryDirectory() as folder:
-        model.write_tokenizer(Path(folder))
+        model.tokenizer.write(Path(folder))
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
         grammars = Grammars(
             Path(folder) / "tokenizer.json",

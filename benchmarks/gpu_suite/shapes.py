@@ -142,7 +142,9 @@ def load(name: str, machine: Machine, **settings: Any) -> LoadedModel:
         chosen |= {"max_model_len": 128, "max_token_budget": 64}
     config = from_hugging_face(config_of(name, machine))
     tensors = RandomTensors(config, machine.device, machine.dtype)
-    checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
+    checkpoint = Checkpoint(
+        config, tensors, lambda: TokenizerFiles("{}", None, None, None), None, ()
+    )
     located = Located(name, Path(), revision="")
     return load_checkpoint(
         Settings.model_validate(chosen),

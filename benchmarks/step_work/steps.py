@@ -152,7 +152,9 @@ def fake_model(
         }
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
-    checkpoint = Checkpoint(config, tensors, TokenizerFiles("{}", None, None, None), None, ())
+    checkpoint = Checkpoint(
+        config, tensors, lambda: TokenizerFiles("{}", None, None, None), None, ()
+    )
     with fake.visible(), fake.loading(), _compiling_nothing():
         loaded = load_checkpoint(
             settings,

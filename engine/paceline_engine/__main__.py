@@ -4,7 +4,6 @@ import argparse
 import logging
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +11,14 @@ from paceline_engine.errors import BadSettings
 from paceline_engine.hardware.cores_reader import read_share
 from paceline_engine.hardware.placing import core_use, place
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process.process import ServableModel, explain, serve
+from paceline_engine.process.collector import nothing_collected
+from paceline_engine.process.process import (
+    Progress,
+    ServableModel,
+    TakeTokenizer,
+    explain,
+    serve,
+)
 from paceline_engine.scheduling import Scheduling
 from paceline_engine.settings import Settings, read_settings
 
@@ -43,15 +49,18 @@ def _options() -> argparse.ArgumentParser:
     return parser
 
 
-def _load_model(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
+def _load_model(
+    settings: Settings, progress: Progress, take_tokenizer: TakeTokenizer
+) -> ServableModel:
     share = read_share(asked=settings.cpus)
     if _runs_on_cpu(settings):
         place(core_use(settings, share))
     # Imported late: torch takes seconds, while the socket must answer. And OpenMP, which torch
     # loads, pins its threads by the environment variables that `place` has set.
-    from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
+    with nothing_collected():
+        from paceline_engine.loading.load import load_model  # noqa: PLC0415 - as above
 
-    return load_model(settings, progress, share)
+    return load_model(settings, progress, take_tokenizer, share=share)
 
 
 def _runs_on_cpu(settings: Settings) -> bool:

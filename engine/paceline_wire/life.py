@@ -16,6 +16,8 @@ class Loading(msgspec.Struct, frozen=True, tag=True):
     stage: str
     fraction: float
     """0 to 1."""
+    has_tokenizer: bool = False
+    """The tokenizer's files lie in the run directory already: the sidecar need not wait."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

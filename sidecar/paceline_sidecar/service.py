@@ -80,22 +80,19 @@ class Service:
         self.adapters = AdapterReconciler(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._codec: asyncio.Task[Codec] | None = None
+        """For the engine that loads its model, as soon as its tokenizer's files are there."""
 
     def engine_changed(self, before: EngineView, after: EngineView) -> None:
         """Prepare for a new engine; forget one that went away."""
-        if after.phase != before.phase:
-            _log.info("engine: %s %s", after.phase, after.detail)
-            was_serving = before.phase in {"ready", "stalled"}
-            has_failed = was_serving and after.phase == "failed"
-            self.ledger.engine_faults += has_failed or after.phase == "stalled"
-        if before.instance == after.instance and before.limits and after.limits:
-            self.ledger.limits_changed(before.limits, after.limits)
+        self._record_change(before, after)
         if after.model is not None:
             self.name = self._served_name or after.model.name
         if after.phase != "ready":
             self.outage.begin()
         if after.limits is not None:
             self.admission.follow(after.limits.effective)
+        self._follow_tokenizer(after)
         if after.instance == before.instance:
             if after.phase == "ready" and before.phase == "stalled":
                 self.outage.end(is_start=False)
@@ -109,6 +106,22 @@ class Service:
         if after.instance:
             self._preparing = asyncio.create_task(self._prepare(after))
 
+    def _record_change(self, before: EngineView, after: EngineView) -> None:
+        if after.phase != before.phase:
+            _log.info("engine: %s %s", after.phase, after.detail)
+            was_serving = before.phase in {"ready", "stalled"}
+            has_failed = was_serving and after.phase == "failed"
+            self.ledger.engine_faults += has_failed or after.phase == "stalled"
+        if before.instance == after.instance and before.limits and after.limits:
+            self.ledger.limits_changed(before.limits, after.limits)
+
+    def _follow_tokenizer(self, view: EngineView) -> None:
+        """Load the tokenizer while the engine still loads the model; it is no use to another."""
+        if view.phase in {"absent", "failed"}:
+            self._codec = None
+        elif self._codec is None and view.loading is not None and view.loading.has_tokenizer:
+            self._codec = self._load_codec()
+
     def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
         load = self.admission.with_held(message.load)
@@ -119,13 +132,17 @@ class Service:
         computed = self.admission.sent_tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
+    def _load_codec(self) -> asyncio.Task[Codec]:
+        return asyncio.create_task(asyncio.to_thread(Codec.load, self._run_dir))
+
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
             return
         capacity = view.limits.capacity
         context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
+        codec_task, self._codec = self._codec or self._load_codec(), None
         try:
-            codec = await asyncio.to_thread(Codec.load, self._run_dir, context_tokens=context)
+            codec = (await codec_task).within(context)
             if self.configure is not None:
                 await self.configure()
         except Unavailable:

@@ -5,7 +5,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from paceline_engine.process.collector import QuietCollector
+from paceline_engine.process.collector import QuietCollector, nothing_collected
+
+
+def test_imports_are_not_collected_and_stay() -> None:
+    """What they leave is never walked again."""
+    frozen = gc.get_freeze_count()
+    with nothing_collected():
+        assert not gc.isenabled()
+
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > frozen
+    gc.unfreeze()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from paceline_engine.errors import DoesNotFit
 from paceline_engine.loading.load import load_model
 from paceline_engine.loading.out_of_memory import is_out_of_memory
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process.process import ServableModel, serve
+from paceline_engine.process.process import Progress, ServableModel, TakeTokenizer, serve
 from paceline_engine.runner.graph_capture import CudaGraphCapture
 from paceline_engine.runner.model_runner import ModelRunner
 from paceline_engine.settings import Settings
@@ -108,8 +108,10 @@ def test_memory_that_ends_in_the_timed_steps_after_loading_is_explained(
     def exhaust(_runner: ModelRunner, _batch: Batch) -> Flight:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    def load(settings: Settings, progress: Callable[[str, float], None]) -> ServableModel:
-        loaded = load_model(settings, progress)
+    def load(
+        settings: Settings, progress: Progress, take_tokenizer: TakeTokenizer
+    ) -> ServableModel:
+        loaded = load_model(settings, progress, take_tokenizer)
         monkeypatch.setattr(ModelRunner, "launch", exhaust)
         return loaded
 

@@ -177,6 +177,19 @@ def test_hello_is_answered_while_the_model_loads(start: Callable[..., EngineProc
     assert 0.0 <= loading.fraction <= 1.0
 
 
+def test_the_tokenizer_is_there_before_the_model_is(start: Callable[..., EngineProcess]) -> None:
+    """The sidecar loads it while the weights are read."""
+    engine = start(FAKE_ENGINE_FAULT="wait")
+    client = engine.client()
+    client.greet(Loading)
+
+    client.send(Hello())
+    client.hear(lambda message: isinstance(message, Loading) and message.has_tokenizer)
+
+    assert (engine.run_dir / "tokenizer.json").exists()
+    assert (engine.run_dir / "tokenizer_config.json").exists()
+
+
 @pytest.mark.parametrize("overlap", ["off", "on"])
 def test_a_request_is_answered_token_by_token(
     start: Callable[..., EngineProcess], overlap: str

@@ -17,18 +17,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.core.batch import Batch
 from paceline_engine.errors import ModelNotFound
 from paceline_engine.pacing.pacer import NoPacer
-from paceline_engine.process.process import serve
+from paceline_engine.process.process import Progress, TakeTokenizer, serve
 from paceline_engine.runner.graph_use import GraphUse
 from paceline_engine.settings import Settings, read_settings
-from paceline_testing.byte_tokenizer import write_tokenizer
+from paceline_testing.byte_tokenizer import CHAT_TEMPLATE, EOS, byte_tokenizer
 from paceline_testing.fake_runner import FakeRunner, LateRunner
 from paceline_wire import ModelInfo
 from paceline_wire.limits import Capacity
@@ -50,6 +49,10 @@ FAKE_MODEL = ModelInfo(
 FAKE_CAPACITY = Capacity(
     max_batch_size=8, max_token_budget=256, num_blocks=256, block_size=8, max_model_len=512
 )
+
+
+FAKE_TOKENIZER: Final = TokenizerFiles(byte_tokenizer().to_str(), CHAT_TEMPLATE, None, EOS)
+"""One that a sidecar reads; what the model answers are not its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,12 @@ class FakeModel:
         """No graph is captured."""
         return GraphUse()
 
-    def write_tokenizer(self, run_dir: Path) -> None:
-        """Write files that a sidecar reads; what the model answers are not its bytes."""
-        write_tokenizer(run_dir)
 
-
-def load_fake_model(settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
+def load_fake_model(
+    settings: Settings, progress: Progress, take_tokenizer: TakeTokenizer
+) -> FakeModel:
     """Load nothing, or fail as `FAKE_ENGINE_FAULT` says."""
+    take_tokenizer(FAKE_TOKENIZER)
     progress("weights", 0.5)
     fault = os.environ.get("FAKE_ENGINE_FAULT")
     if fault == "load":

@@ -136,6 +136,8 @@ class Script:
     """Tokens of each answer before the engine falls silent; None speaks to the end."""
     ready: bool = True
     """False: it says `Loading` for ever."""
+    has_tokenizer: bool = False
+    """Whether `Loading` says that the tokenizer's files are there."""
     silent: bool = False
     """No heartbeats."""
     garbage: bytes = b""
@@ -262,7 +264,7 @@ class ScriptedEngine:
 
     def _greet(self, socket: zmq.Socket[bytes], peer: bytes) -> None:
         if not self.script.ready:
-            _send(socket, peer, wire.Loading(stage="weights", fraction=0.5))
+            _send(socket, peer, wire.Loading("weights", 0.5, self.script.has_tokenizer))
             return
         self._peers.add(peer)
         names, paths = [*self.adapters], [*self.adapters.values()]

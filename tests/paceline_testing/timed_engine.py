@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +17,10 @@ import msgspec
 
 from paceline_engine.core.batch import Batch
 from paceline_engine.pacing import make_pacer
-from paceline_engine.process.process import serve
+from paceline_engine.process.process import Progress, TakeTokenizer, serve
 from paceline_engine.settings import Settings, read_settings
 from paceline_sim.hardware import CPU_135M
-from paceline_testing.fake_engine import FAKE_MODEL, FakeModel
+from paceline_testing.fake_engine import FAKE_MODEL, FAKE_TOKENIZER, FakeModel
 
 _STEP_S: Final = 0.020
 _DECODE_S: Final = 0.004
@@ -35,8 +34,11 @@ _MODEL = msgspec.structs.replace(
 )
 
 
-def load_timed_model(_settings: Settings, progress: Callable[[str, float], None]) -> FakeModel:
+def load_timed_model(
+    _settings: Settings, progress: Progress, take_tokenizer: TakeTokenizer
+) -> FakeModel:
     """Load nothing, for as long as weights would take."""
+    take_tokenizer(FAKE_TOKENIZER)
     progress("weights", 0.5)
     time.sleep(float(os.environ.get("TIMED_ENGINE_LOAD_S", "0")))
     model = FakeModel(info=_MODEL)

@@ -30,7 +30,7 @@ class Counting:
 def codec(tmp_path: Path) -> Codec:
     """Of a context of ten tokens."""
     write_tokenizer(tmp_path)
-    codec = Codec.load(tmp_path, context_tokens=10)
+    codec = Codec.load(tmp_path).within(10)
     counting: Any = Counting(codec.tokenizer)
     return replace(codec, tokenizer=counting)
 

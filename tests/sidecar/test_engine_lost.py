@@ -1,11 +1,14 @@
 """An engine that dies, stalls, loads or comes back."""
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 import openai
@@ -159,6 +162,39 @@ def test_readiness_says_what_is_missing(
     assert sidecar.admin.get("/health/live").status_code == 200
     engine.script.ready = True
     wait_until(sidecar.ready)
+
+
+def test_the_tokenizer_is_loaded_while_the_model_is(
+    run_dir: Path, engine: ScriptedEngine, start: Callable[..., Sidecar]
+) -> None:
+    """Once: a pipe in a file's place gives its bytes to one reader, and tells when there is one."""
+    engine.script.ready, engine.script.has_tokenizer = False, True
+    path = run_dir / "tokenizer_config.json"
+    content = path.read_bytes()
+    path.unlink()
+    os.mkfifo(path)
+    sidecar = start()
+
+    with _opened_by_a_reader(path) as pipe:
+        pipe.write(content)
+    assert not sidecar.ready()
+    engine.script.ready = True
+
+    wait_until(sidecar.ready)
+
+
+def _opened_by_a_reader(path: Path) -> BinaryIO:
+    """Wait until somebody reads the pipe; return its other end."""
+    ends: list[int] = []
+
+    def is_open() -> bool:
+        with contextlib.suppress(OSError):  # nobody reads it yet
+            ends.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(ends)
+
+    wait_until(is_open)
+    os.set_blocking(ends[0], True)
+    return os.fdopen(ends[0], "wb")
 
 
 def test_an_unreadable_tokenizer_is_a_reason_not_a_crash(

@@ -1,7 +1,8 @@
 """A checkpoint: sizes, weights and tokenizer of one model, wherever they lie."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from torch import Tensor
@@ -42,12 +43,20 @@ class BlockSource(TensorSource, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Checkpoint:
     """A model that was opened and not yet loaded: `tensors` reads the weights one by one."""
 
     config: ModelConfig
     tensors: TensorSource
-    tokenizer: TokenizerFiles
+    read_tokenizer: Callable[[], TokenizerFiles]
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        """The tokenizer's files, made when they are first asked for: that may take a second.
+
+        Raises `CorruptModel` or `UnsupportedModel` where there are none to be made.
+        """
+        return self.read_tokenizer()

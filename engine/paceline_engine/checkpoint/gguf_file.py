@@ -1,5 +1,7 @@
 """A GGUF file: sizes and tokenizer from its metadata, weights dequantised or as they are stored."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.gguf_config import head_size, read_config
 from paceline_engine.checkpoint.gguf_reader import GuardedReader
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
+from paceline_engine.checkpoint.read_or_corrupt import read_or_corrupt
 from paceline_engine.checkpoint.stored_weights import (
     KEPT,
     ROPE_DIVISORS,
@@ -19,8 +22,8 @@ from paceline_engine.checkpoint.stored_weights import (
     UnsupportedKind,
     require_kept,
 )
-from paceline_engine.checkpoint.tokenizer import unique_ids
-from paceline_engine.errors import CorruptModel, EngineError, UnsupportedModel
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
+from paceline_engine.errors import CorruptModel, UnsupportedModel
 from paceline_kernels.cpu import BLOCK_KINDS, Blocks, native_ops
 
 _NAMES = {
@@ -54,27 +57,33 @@ _ROW_BLOCKS = 64
 
 def open_gguf(path: Path) -> Checkpoint:
     """Read the metadata; the weights stay in the mapped file."""
+    read = partial(read_or_corrupt, f"{path}: its metadata describe no model")
     reader = GuardedReader(path)
-    try:
-        metadata = FileMetadata(path, reader)
-        tensors = GgufTensors(path, reader, metadata)
-        return Checkpoint(
-            config=read_config(
-                metadata,
-                has_head=tensors.has("output.weight"),
-                rope_divisors=tensors.rope_divisors(),
-            ),
-            tensors=tensors,
-            tokenizer=build_tokenizer(metadata),
-            bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-            eos_token_ids=unique_ids(
-                metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")
-            ),
-        )
-    except EngineError:
-        raise
-    except Exception as error:  # whatever a library raises, corrupt metadata is the cause
-        raise CorruptModel(f"{path}: its metadata describe no model: {error!r}.") from error
+    metadata = FileMetadata(path, reader)
+    read_tokenizer = partial(read, partial(build_tokenizer, metadata))
+    return read(partial(_open, path, reader, metadata, read_tokenizer))
+
+
+def _open(
+    path: Path,
+    reader: GuardedReader,
+    metadata: "FileMetadata",
+    read_tokenizer: Callable[[], TokenizerFiles],
+) -> Checkpoint:
+    tensors = GgufTensors(path, reader, metadata)
+    return Checkpoint(
+        config=read_config(
+            metadata,
+            has_head=tensors.has("output.weight"),
+            rope_divisors=tensors.rope_divisors(),
+        ),
+        tensors=tensors,
+        read_tokenizer=read_tokenizer,
+        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
+        eos_token_ids=unique_ids(
+            metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")
+        ),
+    )
 
 
 class FileMetadata:

@@ -1,6 +1,8 @@
 """A Hugging Face folder: `config.json`, safetensors (one file or an index), tokenizer."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,9 @@ from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.families import from_hugging_face
+from paceline_engine.checkpoint.read_or_corrupt import read_or_corrupt
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
-from paceline_engine.errors import CorruptModel, EngineError, ModelNotFound
+from paceline_engine.errors import CorruptModel, ModelNotFound
 
 _MAX_JSON_BYTES = 128 * 1024 * 1024
 """The longest tokenizer.json of the families has 35 MB."""
@@ -18,15 +21,11 @@ _MAX_JSON_BYTES = 128 * 1024 * 1024
 
 def open_folder(folder: Path) -> Checkpoint:
     """Read what is small, and where each tensor lies."""
-    try:
-        return _open(folder)
-    except EngineError:
-        raise
-    except Exception as error:  # whatever a library raises, the files are the cause
-        raise CorruptModel(f"{folder}: its JSON files describe no model: {error!r}.") from error
+    read = partial(read_or_corrupt, f"{folder}: its JSON files describe no model")
+    return read(partial(_open, folder, read_tokenizer=partial(read, partial(_tokenizer, folder))))
 
 
-def _open(folder: Path) -> Checkpoint:
+def _open(folder: Path, read_tokenizer: Callable[[], TokenizerFiles]) -> Checkpoint:
     config = _read_json(folder / "config.json")
     generation = _read_json(folder / "generation_config.json", default={})
     bos = generation.get("bos_token_id", config.get("bos_token_id"))
@@ -34,7 +33,7 @@ def _open(folder: Path) -> Checkpoint:
     return Checkpoint(
         config=from_hugging_face(config),
         tensors=SafetensorsFolder(folder),
-        tokenizer=_tokenizer(folder),
+        read_tokenizer=read_tokenizer,
         bos_token_id=bos if isinstance(bos, int) else None,
         eos_token_ids=unique_ids([eos]),
     )

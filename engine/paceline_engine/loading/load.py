@@ -26,6 +26,7 @@ from paceline_engine.hardware.placing import core_use, placed
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory
 from paceline_engine.loading.assembly import Assembly
+from paceline_engine.loading.beside import beside
 from paceline_engine.loading.capture import capture_graphs, graphs_bytes, uses_graphs
 from paceline_engine.loading.device import choose_device, look, require_kernels_cover
 from paceline_engine.loading.draft import OpenedDraft, open_draft
@@ -86,16 +87,17 @@ class LoadedModel:
         """Count how often steps are replayed from CUDA graphs."""
         return self.runner.graph_use
 
-    def write_tokenizer(self, run_dir: Path) -> None:
-        """Put the tokenizer's files where the sidecar reads them."""
-        self.tokenizer.write(run_dir)
-
 
 def load_model(
-    settings: Settings, progress: Progress, share: CpuShare | None = None
+    settings: Settings,
+    progress: Progress,
+    take_tokenizer: Callable[[TokenizerFiles], None] | None = None,
+    *,
+    share: CpuShare | None = None,
 ) -> LoadedModel:
     """Load what `settings` name, or raise the `EngineError` that says why it cannot be had.
 
+    The tokenizer is made in a thread meanwhile, in which `take_tokenizer` is called with it.
     A caller that gives `share`, the CPUs of this process, has already placed the process on them.
     Without it no thread is pinned, because torch has loaded OpenMP before.
     """
@@ -109,6 +111,31 @@ def load_model(
     checkpoint = open_checkpoint(located.path)
     draft = open_draft(settings, places, checkpoint)
     shard_of(checkpoint.config, settings.tensor_parallel_size)  # refused before ranks are started
+
+    def make_tokenizer() -> None:
+        tokenizer = checkpoint.tokenizer
+        if take_tokenizer is not None:
+            take_tokenizer(tokenizer)
+
+    with beside(make_tokenizer) as check:
+
+        def checked(stage: str, fraction: float) -> None:
+            check()
+            progress(stage, fraction)
+
+        return _load_opened(settings, located, checkpoint, draft, share=share, progress=checked)
+
+
+def _load_opened(
+    settings: Settings,
+    located: Located,
+    checkpoint: Checkpoint,
+    draft: OpenedDraft | None,
+    *,
+    share: CpuShare,
+    progress: Progress,
+) -> LoadedModel:
+    """Start the other ranks, where there are any, and load the part of rank 0."""
     device = _device(settings, checkpoint.config, share, rank=0)
     dtype = choose_dtype(settings, device)
     if device.type == "cpu":

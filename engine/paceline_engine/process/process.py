@@ -10,9 +10,11 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from types import FrameType
 from typing import Protocol
 
+from paceline_engine.checkpoint.tokenizer import TokenizerFiles
 from paceline_engine.core.batch import Runner
 from paceline_engine.drafting.draft_model import DraftModel, LoadedDraft
 from paceline_engine.drafting.proposer import Proposer
@@ -86,12 +88,10 @@ class ServableModel(Protocol):
         """How often steps are replayed from CUDA graphs."""
         ...
 
-    def write_tokenizer(self, run_dir: Path) -> None:
-        """Put the tokenizer's files where the sidecar reads them."""
-        ...
 
-
-LoadModel = Callable[[Settings, Progress], ServableModel]
+TakeTokenizer = Callable[[TokenizerFiles], None]
+"""Called once while the model is loaded, as soon as its tokenizer is read, in any thread."""
+LoadModel = Callable[[Settings, Progress, TakeTokenizer], ServableModel]
 MakePacer = Callable[[ModelInfo, Capacity], Pacer]
 
 
@@ -144,14 +144,17 @@ def _serve(settings: Settings, load_model: LoadModel, make_pacer: MakePacer) -> 
 def _load(settings: Settings, load_model: LoadModel, link: Link) -> ServableModel:
     """Load the model, and report the progress to the sidecar and in the log."""
     log = LoadingLog()
+    has_tokenizer = Event()
 
     def report(stage: str, done: float) -> None:
-        link.greet(Loading(stage, done))
+        link.greet(Loading(stage, done, has_tokenizer.is_set()))
         log(stage, done)
 
-    model = load_model(settings, report)
-    model.write_tokenizer(settings.run_dir)
-    return model
+    def write(tokenizer: TokenizerFiles) -> None:
+        tokenizer.write(settings.run_dir)
+        has_tokenizer.set()
+
+    return load_model(settings, report, write)
 
 
 def _run(

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -43,12 +43,17 @@ class Codec:
     """How the model writes calls of tools; None where it knows none."""
     thinks: bool = False
     """Whether the model writes its thoughts before its answer."""
+    longest_token: int = 0
+    """Characters of the longest token."""
     most_characters: float = math.inf
     """A longer text has more tokens than the context whatever they are: it is not tokenized."""
 
     @classmethod
-    def load(cls, run_dir: Path, *, context_tokens: int) -> "Codec":
-        """Read what the engine wrote before it said that it is ready."""
+    def load(cls, run_dir: Path) -> "Codec":
+        """Read what the engine wrote before it said that it is ready; texts may be of any length.
+
+        It takes a third of a second for a small model, and more than one for a large vocabulary.
+        """
         tokenizer = Tokenizer.from_file(str(run_dir / "tokenizer.json"))
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -61,8 +66,12 @@ class Codec:
             token_texts=TokenTexts(tokenizer),
             tool_style=style_of(source) if source and template and template.takes_tools else None,
             thinks=source is not None and thinks(source),
-            most_characters=context_tokens * max(map(len, tokenizer.get_vocab())),
+            longest_token=max(map(len, tokenizer.get_vocab())),
         )
+
+    def within(self, context_tokens: int) -> "Codec":
+        """Return the same for a model whose context has so many tokens."""
+        return replace(self, most_characters=context_tokens * self.longest_token)
 
     def decode(self, token_ids: list[int]) -> str:
         """The text of a prompt that was given as tokens, special tokens included."""
