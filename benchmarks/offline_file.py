@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import takewhile
@@ -147,22 +147,28 @@ def line_of(number: int) -> Figures:
     return {"custom_id": f"{number}", "method": "POST", "url": path, "body": body}
 
 
-def offline_page(kept: Figures) -> str:
-    """Tell what people notice of a file of requests behind them."""
+def offline_page(by_rate: Mapping[str, Figures]) -> str:
+    """Tell what people notice of a file of requests behind them, at each rate of theirs."""
+    about = (
+        "## A file of requests beside people\n\nA Job's file of requests runs in the batch lane of"
+        " one tuned service until its last answer is fetched. People ask all the while, and the"
+        " same for as long of a service without the file. In brackets 95 % intervals, open where"
+        " too few values lie above; of fewer than 100 values, the maximum."
+    )
+    rates = sorted(by_rate, key=float)
+    return "\n\n".join([about, *(_at_rate(by_rate[rate]) for rate in rates)]) + "\n"
+
+
+def _at_rate(kept: Figures) -> str:
     file, arms = kept["file"], {"people alone": kept["alone"], "with the file": kept["beside"]}
     late = ", ".join(label for label, found in arms.items() if found["is_client_late"])
-    about = (
-        f"## A file of requests beside people\n\n{kept['machine']}; one tuned service,"
-        f" {kept['rate_rps']:g} requests a second from people. A Job's file of"
-        f" {file['lines']:,} lines runs in the batch lane"
-        f" until its last answer is fetched: {file['answered']:,} answered in"
-        f" {kept['seconds']:.0f} s, {file['lines_per_s']:.1f} a second. People ask all the while,"
-        " and the same for as long of a service without the file. In brackets 95 % intervals, open"
-        " where too few values lie above; of fewer than 100 values, the maximum."
-        f"{f' The client itself was late: {late}.' if late else ''}\n"
-    )
     lines = [
-        about,
+        (
+            f"{kept['machine']}, {kept['rate_rps']:g} requests a second from people:"
+            f" {file['answered']:,} of {file['lines']:,} lines answered in {kept['seconds']:.0f} s,"
+            f" {file['lines_per_s']:.1f} a second."
+            f"{f' The client itself was late: {late}.' if late else ''}\n"
+        ),
         "| | requests | attainment | TTFT p99, ms | ITL p99, ms | output tokens/s to people |",
         "|---|---|---|---|---|---|",
     ]
@@ -172,7 +178,7 @@ def offline_page(kept: Figures) -> str:
             f" {_cell(found['ttft_p99'])} | {_cell(found['itl_p99'])} |"
             f" {found['output_tokens_per_s']:.1f} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _cell(of: Figures) -> str:

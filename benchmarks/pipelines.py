@@ -104,7 +104,11 @@ def main() -> None:
     }
     path = given.results / "pipelines.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[given.pipeline] = {"machine": machine(), **measures[given.pipeline]()}
+    found = {"machine": machine(), **measures[given.pipeline]()}
+    if given.pipeline == "offline":  # one beside the other: what a file costs goes by the rate
+        kept.setdefault("offline", {})[f"{given.rate:g}"] = found
+    else:
+        kept[given.pipeline] = found
     path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
     (given.results / "pipelines.md").write_text(page(kept))
     print(page(kept))
