@@ -202,6 +202,14 @@ def test_a_damaged_folder_is_refused(
         _ = open_checkpoint(folder).tokenizer  # nothing of it is wrong until it is asked for
 
 
+def test_a_model_whose_tokenizer_is_damaged_is_not_loaded(folder: Path) -> None:
+    """It is made in a thread beside the weights, and nobody need ask for it."""
+    _truncate(folder / "tokenizer.json")
+
+    with pytest.raises(CorruptModel, match=r"tokenizer\.json is no readable JSON"):
+        load_model(_settings(folder), lambda _stage, _fraction: None)
+
+
 def test_weights_that_do_not_fit_the_config_are_corrupt(folder: Path) -> None:
     _edit(folder / "config.json", intermediate_size=96)
 
