@@ -78,7 +78,7 @@ class FromZero:
     """The model's configuration, tokenizer and weights, until the warm-up begins."""
     warm_up_s: float
     ready_s: float
-    """Tables for grammars, the sidecar's tokenizer, and the probe, until the pod is Ready."""
+    """Until the pod is Ready: the step loop begins, the sidecar hears of it, and the probe."""
     token_s: float
     """The Service's rules, and a token."""
 

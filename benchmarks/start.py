@@ -5,7 +5,7 @@
 Starts `python -m paceline_engine` with the variables of this process, listens at its socket as a
 sidecar does, and prints seconds for each stage: the process until its socket answers, imports and
 the search for the model, reading its configuration, its weights, the rest until `Ready` (KV
-memory, warm-up, grammar tables), and one token. Of several runs the fastest counts. With
+memory, warm-up), and one token. Of several runs the fastest counts. With
 `--after-weights S` the exit status is 1 where all that follows the weights took longer.
 """
 
@@ -49,14 +49,14 @@ class Start:
     imports_s: float
     """Until the model is being read: torch is imported, the model found or downloaded."""
     reading_s: float
-    """Its configuration and tokenizer; the first weight follows."""
+    """Its configuration; the first weight follows, and the tokenizer is made meanwhile."""
     weights_s: float
     """Read, converted and laid out; with the ops, which are loaded before the first."""
     memory_s: float
     """From the last weight to the warm-up: the KV cache and the tables of a step."""
     warming_up_s: float
     ready_s: float
-    """From the warm-up to `Ready`: the tokenizer's files, tables for grammars."""
+    """From the warm-up to `Ready`: the step loop begins."""
     token_s: float
     """A prompt of one token and its answer of one."""
 

@@ -80,7 +80,7 @@ class Service:
         self.adapters = AdapterReconciler(backend, own_name=lambda: self.name, clock=clock)
         self._serving: Serving | None = None
         self._preparing: asyncio.Task[None] | None = None
-        self._codec: asyncio.Task[Codec] | None = None
+        self._early_codec: asyncio.Task[Codec | None] | None = None
         """For the engine that loads its model, as soon as its tokenizer's files are there."""
 
     def engine_changed(self, before: EngineView, after: EngineView) -> None:
@@ -117,10 +117,10 @@ class Service:
 
     def _follow_tokenizer(self, view: EngineView) -> None:
         """Load the tokenizer while the engine still loads the model; it is no use to another."""
-        if view.phase in {"absent", "failed"}:
-            self._codec = None
-        elif self._codec is None and view.loading is not None and view.loading.has_tokenizer:
-            self._codec = self._load_codec()
+        if view.phase == "loading" and view.loading is not None and view.loading.has_tokenizer:
+            self._early_codec = self._early_codec or asyncio.create_task(self._load_early())
+        elif view.phase != "ready":
+            self._early_codec = None
 
     def telemetry_arrived(self, message: EngineTelemetry) -> None:
         """Record the steps, and learn from them how fast prompts are prefilled."""
@@ -132,17 +132,22 @@ class Service:
         computed = self.admission.sent_tokens - message.load.waiting_tokens
         self.admission.sweep(self.config, self.clock(), computed_ahead=max(0, computed))
 
-    def _load_codec(self) -> asyncio.Task[Codec]:
-        return asyncio.create_task(asyncio.to_thread(Codec.load, self._run_dir))
+    async def _load_early(self) -> Codec | None:
+        try:
+            return await asyncio.to_thread(Codec.load, self._run_dir)
+        except Exception:  # noqa: BLE001 - tried again, and told, when the engine is ready
+            return None
 
     async def _prepare(self, view: EngineView) -> None:
         if view.model is None or view.limits is None:
             return
         capacity = view.limits.capacity
         context = min(view.model.max_model_len, capacity.num_blocks * capacity.block_size)
-        codec_task, self._codec = self._codec or self._load_codec(), None
+        early, self._early_codec = self._early_codec, None
         try:
-            codec = (await codec_task).within(context)
+            codec = await early if early is not None else None
+            if codec is None:
+                codec = await asyncio.to_thread(Codec.load, self._run_dir)
             if self.configure is not None:
                 await self.configure()
         except Unavailable:
@@ -155,7 +160,9 @@ class Service:
         self.ledger.engine_starts += 1
         self.problem = ""
         eos_token_ids = frozenset(view.model.eos_token_ids)
-        self._serving = Serving(view.instance, view.model, codec, context, eos_token_ids)
+        self._serving = Serving(
+            view.instance, view.model, codec.within(context), context, eos_token_ids
+        )
         self.outage.end(is_start=True)
 
     @property

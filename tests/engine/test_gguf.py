@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, GgufConfig
 
+from paceline_engine.checkpoint import gguf_file
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.gguf_config import read_config
 from paceline_engine.checkpoint.gguf_file import FileMetadata, GgufTensors
@@ -148,9 +149,14 @@ class SomeMetadata(dict[str, Any]):
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("by", ["the op", "the package"])
 @pytest.mark.parametrize("kind", BLOCK_KINDS)
-def test_blocks_are_dequantised_as_ggufs_own_package_does(tmp_path: Path, kind: Any) -> None:
+def test_blocks_are_dequantised_as_ggufs_own_package_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, by: str
+) -> None:
     """However many lie in a row, and whatever divides the number of all of them."""
+    if by == "the package":
+        monkeypatch.setattr(gguf_file, "native_ops", lambda: None)
     sizes = ((48, 768), (3, 256), (1, 256 * 67), (97, 512), (1024, 256))
     weights = {f"w{n}": random_blocks(kind, *shape, seed=n) for n, shape in enumerate(sizes)}
     writer = GGUFWriter(tmp_path / "blocks.gguf", "qwen2")

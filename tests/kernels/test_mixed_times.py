@@ -27,8 +27,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     make_tiny_model(folder, "llama")
     runner = kernel_runner(folder, CAPACITY, graphs=False)
     runner.capture_decodes(RecomputeCapture(), (4,), lambda _fraction: None)
-    tokenizer = open_checkpoint(folder).tokenizer
-    return LoadedModel(runner, a_model_info(vocab_size=300), CAPACITY, tokenizer)
+    return LoadedModel(runner, a_model_info(vocab_size=300), CAPACITY, open_checkpoint(folder))
 
 
 def test_both_ways_are_measured_and_what_was_chosen_is_told(loaded: LoadedModel) -> None:

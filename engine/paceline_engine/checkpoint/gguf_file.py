@@ -209,8 +209,8 @@ def _dequantised(tensor: ReaderTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
 
     Raises NotImplementedError where the package does not know the kind.
     """
-    native, blocks = native_ops(), _blocks(tensor)
-    if native is None or blocks is None:
+    native = native_ops() if tensor.tensor_type.name in KEPT else None
+    if native is None or (blocks := _blocks(tensor)) is None:
         return _dequantised_by_package(tensor)
     values: np.ndarray[Any, np.dtype[np.float32]] = native.block_matmul.values(blocks).numpy()
     return values.reshape(*tensor.data.shape[:-1], -1)

@@ -26,12 +26,12 @@ from paceline_engine.hardware.placing import core_use, placed
 from paceline_engine.kv_cache.host_blocks import HostBlocks
 from paceline_engine.loading import memory
 from paceline_engine.loading.assembly import Assembly
-from paceline_engine.loading.beside import beside
 from paceline_engine.loading.capture import capture_graphs, graphs_bytes, uses_graphs
 from paceline_engine.loading.device import choose_device, look, require_kernels_cover
 from paceline_engine.loading.draft import OpenedDraft, open_draft
 from paceline_engine.loading.dtype import DtypeChoice
 from paceline_engine.loading.dtype_trial import choose_dtype
+from paceline_engine.loading.meanwhile import meanwhile
 from paceline_engine.loading.measured_memory import MeasuredMemory, measured_kv_bytes
 from paceline_engine.loading.memory_gauge import CudaGauge
 from paceline_engine.loading.model_trial import RunnerParts, Runners, tell_of_memory
@@ -72,7 +72,7 @@ class LoadedModel:
     runner: ModelRunner
     info: ModelInfo
     capacity: Capacity
-    tokenizer: TokenizerFiles
+    checkpoint: Checkpoint
     swapper: HostBlocks | None = None
     """Host memory for preempted requests, where the settings give any."""
     adapters: LoraAdapters | None = None
@@ -81,6 +81,11 @@ class LoadedModel:
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """The draft model, where the settings name one."""
+
+    @property
+    def tokenizer(self) -> TokenizerFiles:
+        """The tokenizer's files, as the checkpoint has them."""
+        return self.checkpoint.tokenizer
 
     @property
     def graph_use(self) -> GraphUse:
@@ -117,7 +122,7 @@ def load_model(
         if take_tokenizer is not None:
             take_tokenizer(tokenizer)
 
-    with beside(make_tokenizer) as check:
+    with meanwhile(make_tokenizer) as check:
 
         def checked(stage: str, fraction: float) -> None:
             check()
@@ -277,7 +282,7 @@ def load_checkpoint(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
         capacity,
-        checkpoint.tokenizer,
+        checkpoint,
         parts.swapper(runners.kv),
         adapters,
         group,
@@ -383,8 +388,8 @@ def _places(settings: Settings, progress: Callable[[float], None]) -> Places:
 def _device(settings: Settings, config: ModelConfig, share: CpuShare, rank: int) -> torch.device:
     device = choose_device(settings, look(), rank)
     require_kernels_cover(config, device)
+    # On a GPU, too: the host's ops would take every CPU of the node.
+    torch.set_num_threads(core_use(settings, share, rank).threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-        return device
-    torch.set_num_threads(core_use(settings, share, rank).threads)
     return device

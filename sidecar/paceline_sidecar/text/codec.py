@@ -39,18 +39,18 @@ class Codec:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     token_texts: TokenTexts
+    longest_token: int
+    """Characters of the longest token."""
     tool_style: ToolStyle | None = None
     """How the model writes calls of tools; None where it knows none."""
     thinks: bool = False
     """Whether the model writes its thoughts before its answer."""
-    longest_token: int = 0
-    """Characters of the longest token."""
     most_characters: float = math.inf
     """A longer text has more tokens than the context whatever they are: it is not tokenized."""
 
     @classmethod
     def load(cls, run_dir: Path) -> "Codec":
-        """Read what the engine wrote before it said that it is ready; texts may be of any length.
+        """Read what the engine wrote while it loaded its model; texts may be of any length.
 
         It takes a third of a second for a small model, and more than one for a large vocabulary.
         """
@@ -64,9 +64,9 @@ class Codec:
             tokenizer=tokenizer,
             template=template,
             token_texts=TokenTexts(tokenizer),
+            longest_token=max(map(len, tokenizer.get_vocab())),
             tool_style=style_of(source) if source and template and template.takes_tools else None,
             thinks=source is not None and thinks(source),
-            longest_token=max(map(len, tokenizer.get_vocab())),
         )
 
     def within(self, context_tokens: int) -> "Codec":

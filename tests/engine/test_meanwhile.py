@@ -1,11 +1,11 @@
-"""Work beside a block: its failure is told to the block, and the block ends after it."""
+"""Work during a block: its failure is told to the block, and the block ends after it."""
 
 from collections.abc import Callable
 from threading import Event
 
 import pytest
 
-from paceline_engine.loading.beside import beside
+from paceline_engine.loading.meanwhile import meanwhile
 from paceline_testing.waiting import wait_until
 
 
@@ -33,7 +33,7 @@ def test_the_block_ends_after_the_work() -> None:
         may_end.wait()
         has_ended.set()
 
-    with beside(work) as check:
+    with meanwhile(work) as check:
         check()  # nothing is wrong so far
         assert not has_ended.is_set()
         may_end.set()
@@ -45,7 +45,7 @@ def test_a_failure_ends_a_long_block() -> None:
     """Weights are not read for minutes for a tokenizer that cannot be."""
 
     def long_block() -> None:
-        with beside(_break) as check:
+        with meanwhile(_break) as check:
             wait_until(lambda: _is_told(check))
             check()
             raise AssertionError("the block went on")
@@ -56,11 +56,11 @@ def test_a_failure_ends_a_long_block() -> None:
 
 def test_a_failure_ends_a_short_block_too() -> None:
     """Where nobody asked."""
-    with pytest.raises(BrokenError), beside(_break):
+    with pytest.raises(BrokenError), meanwhile(_break):
         pass
 
 
 def test_the_failure_of_the_block_itself_is_raised() -> None:
     """It is what came first for whoever looks."""
-    with pytest.raises(ZeroDivisionError), beside(lambda: None):
+    with pytest.raises(ZeroDivisionError), meanwhile(lambda: None):
         raise ZeroDivisionError
