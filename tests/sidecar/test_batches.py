@@ -440,6 +440,35 @@ def test_a_folder_takes_no_more_than_it_may_hold(tmp_path: Path) -> None:
     assert add().bytes == 100
 
 
+async def test_a_line_that_found_no_room_fails_its_batch_whatever_the_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines behind it were written: the batch is not completed for that."""
+    store, source = a_store(tmp_path, max_bytes=10_000)
+    file = store.add_file(ANYONE, source, "a")
+    batch = store.add_batch(ANYONE, endpoint=CHAT, input_file_id=file.id, metadata=None)
+    append, full = store.append, iter([True])
+
+    def append_but_once(*args: Any) -> None:
+        if next(full, False):
+            raise NoRoom
+        append(*args)
+
+    async def answer(*_: object) -> bytes:
+        return b'"an answer"'
+
+    monkeypatch.setattr(store, "append", append_but_once)
+    runner = BatchRunner(store, answer, is_open=lambda: True, concurrency=1, max_line_bytes=10_000)
+    running = asyncio.create_task(runner.run())
+    async with asyncio.timeout(60):
+        while store.batch(ANYONE, batch.id).status not in {"failed", "completed"}:  # noqa: ASYNC110 - the disk tells
+            await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+    assert store.batch(ANYONE, batch.id).status == "failed"
+
+
 async def test_a_batch_whose_answers_find_no_room_fails(tmp_path: Path) -> None:
     """What was written before is kept."""
     store, source = a_store(tmp_path, max_bytes=1500)

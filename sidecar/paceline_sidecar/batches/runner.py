@@ -202,6 +202,8 @@ class _Run:
         self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._writes: set[asyncio.Task[None]] = set()
+        self._failure: BaseException | None = None
+        """Why a line could not be written; it may have ended long before anybody waits for it."""
         self._places = asyncio.Semaphore(runner.places_of_one)
 
     async def go(self) -> None:
@@ -238,14 +240,22 @@ class _Run:
                 continue
             await self._places.acquire()
             await self._runner.places.acquire()
+            if self._failure is not None:
+                self._places.release()
+                self._runner.places.release()
+                break
             task = asyncio.create_task(self._line(line))
             self._tasks.add(task)
             task.add_done_callback(self._done)
         while self._tasks:
             await asyncio.gather(*self._tasks)
+        if self._failure is not None:
+            raise self._failure
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if not task.cancelled():
+            self._failure = self._failure or task.exception()
         self._places.release()
         self._runner.places.release()
 
