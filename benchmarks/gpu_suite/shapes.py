@@ -12,7 +12,7 @@ from torch import Tensor
 from gpu_suite.machine import Machine
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.families import from_hugging_face
-from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.tokenizer import NO_TOKENIZER
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.hardware.cores_reader import read_share
@@ -142,9 +142,7 @@ def load(name: str, machine: Machine, **settings: Any) -> LoadedModel:
         chosen |= {"max_model_len": 128, "max_token_budget": 64}
     config = from_hugging_face(config_of(name, machine))
     tensors = RandomTensors(config, machine.device, machine.dtype)
-    checkpoint = Checkpoint(
-        config, tensors, lambda: TokenizerFiles("{}", None, None, None), None, ()
-    )
+    checkpoint = Checkpoint(config, tensors, lambda: NO_TOKENIZER, None, ())
     located = Located(name, Path(), revision="")
     return load_checkpoint(
         Settings.model_validate(chosen),

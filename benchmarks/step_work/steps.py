@@ -12,7 +12,7 @@ import torch
 from gpu_suite.shapes import CONFIGS, RandomTensors
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.families import from_hugging_face
-from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.tokenizer import NO_TOKENIZER
 from paceline_engine.checkpoint.uri import Located
 from paceline_engine.core.batch import Batch, ScheduledChunk
 from paceline_engine.core.graph_sizes import mixed_sizes, padded_size
@@ -152,9 +152,7 @@ def fake_model(
         }
     )
     tensors = RandomTensors(config, "cuda", torch.bfloat16)
-    checkpoint = Checkpoint(
-        config, tensors, lambda: TokenizerFiles("{}", None, None, None), None, ()
-    )
+    checkpoint = Checkpoint(config, tensors, lambda: NO_TOKENIZER, None, ())
     with fake.visible(), fake.loading(), _compiling_nothing():
         loaded = load_checkpoint(
             settings,

@@ -9,7 +9,7 @@ from paceline_engine.process.collector import QuietCollector, nothing_collected
 
 
 def test_imports_are_not_collected_and_stay() -> None:
-    """What they leave is never walked again."""
+    """The collector looks at none of their objects again."""
     frozen = gc.get_freeze_count()
     with nothing_collected():
         assert not gc.isenabled()

@@ -10,7 +10,7 @@ from paceline_testing.waiting import wait_until
 
 
 class BrokenError(Exception):
-    """What the work raises."""
+    """Raised by the work."""
 
 
 def _break() -> None:
@@ -55,7 +55,7 @@ def test_a_failure_ends_a_long_block() -> None:
 
 
 def test_a_failure_ends_a_short_block_too() -> None:
-    """Where nobody asked."""
+    """The end of the block raises it, where nobody has checked before."""
     with pytest.raises(BrokenError), meanwhile(_break):
         pass
 

@@ -9,7 +9,6 @@ from gpu_suite.engine_times import dependent_step
 from gpu_suite.machine import Machine
 from gpu_suite.mixed_step import STEP, mixed_times
 from gpu_suite.record import Absent, Figure
-from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.loading.load import LoadedModel
 from paceline_kernels.dependent import dependent
 from paceline_testing.engines import a_capacity, a_model_info
@@ -27,7 +26,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     make_tiny_model(folder, "llama")
     runner = kernel_runner(folder, CAPACITY, graphs=False)
     runner.capture_decodes(RecomputeCapture(), (4,), lambda _fraction: None)
-    return LoadedModel(runner, a_model_info(vocab_size=300), CAPACITY, open_checkpoint(folder))
+    return LoadedModel(runner, a_model_info(vocab_size=300), CAPACITY)
 
 
 def test_both_ways_are_measured_and_what_was_chosen_is_told(loaded: LoadedModel) -> None:

@@ -30,7 +30,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def write_tokenizer(run_dir: Path, chat_template: str = CHAT_TEMPLATE) -> None:
-    """What an engine writes while it loads its model."""
+    """Write the files that an engine writes while it loads its model."""
     byte_tokenizer().save(str(run_dir / "tokenizer.json"))
     config = {"chat_template": chat_template, "bos_token": None, "eos_token": {"content": EOS}}
     (run_dir / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -1,7 +1,5 @@
 """A GGUF file: sizes and tokenizer from its metadata, weights dequantised or as they are stored."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.gguf_config import head_size, read_config
 from paceline_engine.checkpoint.gguf_reader import GuardedReader
 from paceline_engine.checkpoint.gguf_tokenizer import build_tokenizer
-from paceline_engine.checkpoint.read_or_corrupt import read_or_corrupt
 from paceline_engine.checkpoint.stored_weights import (
     KEPT,
     ROPE_DIVISORS,
@@ -23,6 +20,7 @@ from paceline_engine.checkpoint.stored_weights import (
     require_kept,
 )
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
+from paceline_engine.checkpoint.untrusted import corrupt_where_unreadable
 from paceline_engine.errors import CorruptModel, UnsupportedModel
 from paceline_kernels.cpu import BLOCK_KINDS, Blocks, native_ops
 
@@ -57,33 +55,29 @@ _ROW_BLOCKS = 64
 
 def open_gguf(path: Path) -> Checkpoint:
     """Read the metadata; the weights stay in the mapped file."""
-    read = partial(read_or_corrupt, f"{path}: its metadata describe no model")
+    told = f"{path}: its metadata describe no model"
     reader = GuardedReader(path)
     metadata = FileMetadata(path, reader)
-    read_tokenizer = partial(read, partial(build_tokenizer, metadata))
-    return read(partial(_open, path, reader, metadata, read_tokenizer))
 
+    def read_tokenizer() -> TokenizerFiles:
+        with corrupt_where_unreadable(told):
+            return build_tokenizer(metadata)
 
-def _open(
-    path: Path,
-    reader: GuardedReader,
-    metadata: "FileMetadata",
-    read_tokenizer: Callable[[], TokenizerFiles],
-) -> Checkpoint:
-    tensors = GgufTensors(path, reader, metadata)
-    return Checkpoint(
-        config=read_config(
-            metadata,
-            has_head=tensors.has("output.weight"),
-            rope_divisors=tensors.rope_divisors(),
-        ),
-        tensors=tensors,
-        read_tokenizer=read_tokenizer,
-        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-        eos_token_ids=unique_ids(
-            metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")
-        ),
-    )
+    with corrupt_where_unreadable(told):
+        tensors = GgufTensors(path, reader, metadata)
+        return Checkpoint(
+            config=read_config(
+                metadata,
+                has_head=tensors.has("output.weight"),
+                rope_divisors=tensors.rope_divisors(),
+            ),
+            tensors=tensors,
+            read_tokenizer=read_tokenizer,
+            bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
+            eos_token_ids=unique_ids(
+                metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")
+            ),
+        )
 
 
 class FileMetadata:

@@ -1,8 +1,6 @@
 """A Hugging Face folder: `config.json`, safetensors (one file or an index), tokenizer."""
 
 import json
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,8 @@ from torch import Tensor
 
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.families import from_hugging_face
-from paceline_engine.checkpoint.read_or_corrupt import read_or_corrupt
 from paceline_engine.checkpoint.tokenizer import TokenizerFiles, unique_ids
+from paceline_engine.checkpoint.untrusted import corrupt_where_unreadable
 from paceline_engine.errors import CorruptModel, ModelNotFound
 
 _MAX_JSON_BYTES = 128 * 1024 * 1024
@@ -21,22 +19,24 @@ _MAX_JSON_BYTES = 128 * 1024 * 1024
 
 def open_folder(folder: Path) -> Checkpoint:
     """Read what is small, and where each tensor lies."""
-    read = partial(read_or_corrupt, f"{folder}: its JSON files describe no model")
-    return read(partial(_open, folder, read_tokenizer=partial(read, partial(_tokenizer, folder))))
+    told = f"{folder}: its JSON files describe no model"
 
+    def read_tokenizer() -> TokenizerFiles:
+        with corrupt_where_unreadable(told):
+            return _tokenizer(folder)
 
-def _open(folder: Path, read_tokenizer: Callable[[], TokenizerFiles]) -> Checkpoint:
-    config = _read_json(folder / "config.json")
-    generation = _read_json(folder / "generation_config.json", default={})
-    bos = generation.get("bos_token_id", config.get("bos_token_id"))
-    eos = generation.get("eos_token_id", config.get("eos_token_id"))
-    return Checkpoint(
-        config=from_hugging_face(config),
-        tensors=SafetensorsFolder(folder),
-        read_tokenizer=read_tokenizer,
-        bos_token_id=bos if isinstance(bos, int) else None,
-        eos_token_ids=unique_ids([eos]),
-    )
+    with corrupt_where_unreadable(told):
+        config = _read_json(folder / "config.json")
+        generation = _read_json(folder / "generation_config.json", default={})
+        bos = generation.get("bos_token_id", config.get("bos_token_id"))
+        eos = generation.get("eos_token_id", config.get("eos_token_id"))
+        return Checkpoint(
+            config=from_hugging_face(config),
+            tensors=SafetensorsFolder(folder),
+            read_tokenizer=read_tokenizer,
+            bos_token_id=bos if isinstance(bos, int) else None,
+            eos_token_ids=unique_ids([eos]),
+        )
 
 
 class SafetensorsFolder:

@@ -33,6 +33,10 @@ class TokenizerFiles:
             partial.replace(run_dir / name)
 
 
+NO_TOKENIZER = TokenizerFiles("{}", None, None, None)
+"""For what computes and reads no text."""
+
+
 def unique_ids(groups: Iterable[int | list[int] | None]) -> tuple[int, ...]:
     """Flatten ids given alone, in lists or not at all; the first mention decides the order."""
     ids: dict[int, None] = {}

@@ -16,7 +16,7 @@ from paceline_engine.attention.prefill.choice import PrefillChoice
 from paceline_engine.checkpoint.checkpoint import Checkpoint
 from paceline_engine.checkpoint.formats import open_checkpoint
 from paceline_engine.checkpoint.hub import Hub
-from paceline_engine.checkpoint.tokenizer import TokenizerFiles
+from paceline_engine.checkpoint.tokenizer import NO_TOKENIZER, TokenizerFiles
 from paceline_engine.checkpoint.uri import Located, Places, locate
 from paceline_engine.core.model_config import ModelConfig
 from paceline_engine.drafting.draft_model import LoadedDraft
@@ -72,7 +72,8 @@ class LoadedModel:
     runner: ModelRunner
     info: ModelInfo
     capacity: Capacity
-    checkpoint: Checkpoint
+    tokenizer: TokenizerFiles = NO_TOKENIZER
+    """Only rank 0 has it: the other ranks make none."""
     swapper: HostBlocks | None = None
     """Host memory for preempted requests, where the settings give any."""
     adapters: LoraAdapters | None = None
@@ -81,11 +82,6 @@ class LoadedModel:
     """The ranks that run it."""
     draft: LoadedDraft | None = None
     """The draft model, where the settings name one."""
-
-    @property
-    def tokenizer(self) -> TokenizerFiles:
-        """The tokenizer's files, as the checkpoint has them."""
-        return self.checkpoint.tokenizer
 
     @property
     def graph_use(self) -> GraphUse:
@@ -128,7 +124,8 @@ def load_model(
             check()
             progress(stage, fraction)
 
-        return _load_opened(settings, located, checkpoint, draft, share=share, progress=checked)
+        loaded = _load_opened(settings, located, checkpoint, draft, share=share, progress=checked)
+    return replace(loaded, tokenizer=checkpoint.tokenizer)
 
 
 def _load_opened(
@@ -282,11 +279,10 @@ def load_checkpoint(
         runner,
         parts.info(located, checkpoint, capacity, decoder, settings.quantization),
         capacity,
-        checkpoint,
-        parts.swapper(runners.kv),
-        adapters,
-        group,
-        loaded_draft,
+        swapper=parts.swapper(runners.kv),
+        adapters=adapters,
+        group=group,
+        draft=loaded_draft,
     )
 
 

@@ -235,15 +235,13 @@ class _Run:
         finished = await aside(self._store.finished_ids, self._who, self._record)
         lines = self._runner.lines(self._record, self._who)
         while raw := await aside(_next, lines):
+            if self._failure is not None:
+                break
             line = read_line(raw)
             if line.custom_id in finished:
                 continue
             await self._places.acquire()
             await self._runner.places.acquire()
-            if self._failure is not None:
-                self._places.release()
-                self._runner.places.release()
-                break
             task = asyncio.create_task(self._line(line))
             self._tasks.add(task)
             task.add_done_callback(self._done)
