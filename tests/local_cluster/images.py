@@ -6,18 +6,18 @@ the Dockerfiles' stages of that name.
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol
 
 from local_cluster import base_image, machine, wheels
 from local_cluster.base_image import BaseImage
-from local_cluster.cache import CACHE, digest, files_digest
+from local_cluster.cache import digest, files_digest
 from local_cluster.dockerfile import Dockerfile
-from local_cluster.errors import ClusterFailedError, UnavailableError
-from local_cluster.node import IMAGE_NAMESPACE, PAUSE_IMAGE, Node
+from local_cluster.errors import ClusterFailedError
+from local_cluster.image_store import REGISTRY, ImageStore, make_room
+from local_cluster.node import PAUSE_IMAGE, Node
 from local_cluster.progress import say
 from local_cluster.wheels import ROOT, Wheels
 
@@ -26,9 +26,6 @@ PARTS = ("operator", "sidecar", "engine")
 AGAIN = "-again"
 """Ends the second name of each image, which a rollout can go to: the content is the same."""
 BAD_ENGINES = Path(__file__).parent / "bad_engines"
-COLD_BUILD_GB = 30
-WARM_BUILD_GB = 5
-_REGISTRY = "docker.io"  # what the kubelet puts before a name without a host
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +67,7 @@ class Image:
 
     @property
     def reference(self) -> str:
-        return f"{_REGISTRY}/{self.name}"
-
-
-class Store(Protocol):
-    """What fills the disk, and how much more a build takes."""
-
-    def room_needed_gb(self) -> int:
-        """Return the free disk that the next build needs."""
-        ...
-
-    def drop_all(self) -> None:
-        """Give up every image and every layer."""
-        ...
+        return f"{REGISTRY}/{self.name}"
 
 
 def wanted() -> list[Image]:
@@ -110,7 +95,7 @@ def ready(
 
     `archives` are images of others, by reference, that the node gets besides.
     """
-    store = _Store(node)
+    store = ImageStore(node)
     for reference, archive in archives.items():
         store.add(reference, archive)
     store.add(
@@ -126,24 +111,6 @@ def ready(
     for image in images:
         store.tag(image.reference, f"{image.reference}{AGAIN}")
     return {f"{image.part}{tag}": f"{image.name}{tag}" for image in images for tag in ("", AGAIN)}
-
-
-def make_room(store: Store, free_gb: Callable[[], float]) -> None:
-    """Drop what older builds left where the disk has no room for the next one.
-
-    Raises:
-        UnavailableError: There is no room even so.
-
-    """
-    if free_gb() >= store.room_needed_gb():
-        return
-    say("little room on the disk: dropping what older builds have left")
-    store.drop_all()
-    found_gb, needed_gb = free_gb(), store.room_needed_gb()
-    if found_gb < needed_gb:
-        raise UnavailableError(
-            f"building the images needs {needed_gb} GB free under {CACHE}, found {found_gb:.0f} GB"
-        )
 
 
 def _files(context: Path, sources: Iterable[str]) -> list[Path]:
@@ -185,51 +152,3 @@ def _build(node: Node, image: Image) -> None:
     if result.returncode != 0:
         raise ClusterFailedError(f"building {image.name} failed:\n{result.stdout[-4000:]}")
     say(f"built {image.name} in {time.monotonic() - started_at:.0f} s")
-
-
-@dataclass(frozen=True, slots=True)
-class _Store:
-    """The images that the node's containerd has."""
-
-    node: Node
-
-    def names(self) -> set[str]:
-        return set(self._ctr("images", "list", "--quiet").split())
-
-    def add(self, reference: str, archive: Path) -> None:
-        if reference not in self.names():
-            self._ctr("images", "import", str(archive))
-
-    def tag(self, reference: str, other: str) -> None:
-        """Give an image a second name."""
-        self._ctr("images", "tag", "--force", reference, other)
-
-    def room_needed_gb(self) -> int:
-        """The time limit of a build; torch's layer is there once an engine's image is."""
-        has_torch = any("/paceline/engine:" in name for name in self.names())
-        return WARM_BUILD_GB if has_torch else COLD_BUILD_GB
-
-    def keep_only(self, wanted: set[str]) -> None:
-        """Drop images of older trees, so that the disk does not fill with them."""
-        older = {name for name in self.names() if name.startswith(f"{_REGISTRY}/paceline/")}
-        for name in older - wanted:
-            self._ctr("images", "remove", name)
-
-    def drop_all(self) -> None:
-        """Drop the layers that BuildKit keeps, then every built image, and wait for the disk."""
-        self._run("buildctl", f"--addr=unix://{self.node.builder_socket}", "prune", "--all")
-        for name in self.names():
-            if "/paceline/" in name:
-                self._ctr("images", "remove", "--sync", name)
-
-    def _ctr(self, *args: str) -> str:
-        namespace = f"--namespace={IMAGE_NAMESPACE}"
-        return self._run("ctr", f"--address={self.node.socket}", namespace, *args)
-
-    def _run(self, binary: str, *args: str) -> str:
-        result = subprocess.run(
-            [str(self.node.binaries[binary]), *args], capture_output=True, text=True, check=False
-        )
-        if result.returncode != 0:
-            raise ClusterFailedError(f"{binary} {' '.join(args)}: {result.stderr.strip()}")
-        return result.stdout

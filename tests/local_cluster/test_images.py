@@ -9,8 +9,7 @@ import pytest
 from triton.runtime.cache import CacheManager
 
 from local_cluster.dockerfile import Dockerfile
-from local_cluster.errors import UnavailableError
-from local_cluster.images import COLD_BUILD_GB, DOCKERFILES, PARTS, WARM_BUILD_GB, make_room
+from local_cluster.images import DOCKERFILES, PARTS
 from local_cluster.wheels import ROOT
 from paceline_api.pod.environment import CACHE
 from paceline_kernels.variant_cache import VariantCache
@@ -73,46 +72,6 @@ def test_what_an_engine_compiles_is_kept_on_the_volume_of_the_cache() -> None:
     module, _, manager = told["TRITON_CACHE_MANAGER"].partition(":")
     assert (module, manager) == (VariantCache.__module__, VariantCache.__name__)
     assert issubclass(VariantCache, CacheManager)
-
-
-class FullDisk:
-    """A store on a disk of 50 GB that older builds have filled."""
-
-    def __init__(self, *, kept_gb: int, others_gb: int) -> None:
-        self.kept_gb = kept_gb
-        self.others_gb = others_gb
-
-    def free_gb(self) -> float:
-        return 50 - self.kept_gb - self.others_gb
-
-    def room_needed_gb(self) -> int:
-        return WARM_BUILD_GB if self.kept_gb else COLD_BUILD_GB
-
-    def drop_all(self) -> None:
-        self.kept_gb = 0
-
-
-def test_layers_of_older_builds_give_way_to_a_build_without_room() -> None:
-    disk = FullDisk(kept_gb=46, others_gb=0)
-
-    make_room(disk, disk.free_gb)
-
-    assert disk.free_gb() == 50
-
-
-def test_layers_stay_while_there_is_room() -> None:
-    disk = FullDisk(kept_gb=40, others_gb=0)
-
-    make_room(disk, disk.free_gb)
-
-    assert disk.kept_gb == 40
-
-
-def test_a_disk_that_others_fill_is_said_with_both_figures() -> None:
-    disk = FullDisk(kept_gb=20, others_gb=28)
-
-    with pytest.raises(UnavailableError, match=r"needs 30 GB free under .*, found 22 GB"):
-        make_room(disk, disk.free_gb)
 
 
 def test_no_image_offers_a_command_that_cannot_start(image: Dockerfile) -> None:
