@@ -101,9 +101,10 @@ def ready(
     store.add(
         PAUSE_IMAGE, base_image.program_archive(node.binaries["pause"], reference=PAUSE_IMAGE)
     )
+    if not {image.reference for image in images} <= store.names():
+        make_room(store, machine.free_disk_gb)
     for image in images:
         if image.reference not in store.names():
-            make_room(store, machine.free_disk_gb)
             for base in image.bases.values():
                 store.add(base.reference, base.archive())
             _build(node, image)
