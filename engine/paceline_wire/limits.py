@@ -53,6 +53,11 @@ class Limits:
 
     Each step keeps the least target of the lanes that decode in it.
     """
+    may_pause_batch: bool | None = None
+    """Whether decodes of the batch lane may leave steps to interactive prompts.
+
+    None is said of an engine that does not know how to.
+    """
 
 
 def clamp(wanted: Limits, capacity: Capacity) -> tuple[Limits, tuple[str, ...]]:
@@ -100,6 +105,7 @@ class SetLimits(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     batch_step_target_ms: float | None = None
     clear_batch_step_target: bool = False
     """Remove the batch lane's own target."""
+    may_pause_batch: bool | None = None
     coefficients: Coefficients | None = None
     """Where the step model starts from while it has no fit of its own; ignored afterwards."""
 

@@ -1,14 +1,15 @@
-"""The batch lane's own SLA: how long steps may take for it, and whether it holds. Pure.
+"""The batch lane's own SLA: what it wants of steps, and whether it holds. Pure.
 
 Where `lanes.batch.sla` is declared, the declared `sla` is the interactive lane's alone: each lane
 is judged by its own requests and gaps. The engine keeps the least of what the lanes that decode in
 a step want, so the batch lane's target counts for steps of its own, or where it is the stricter.
+Its decodes may pause for people's prompts where it promises first tokens alone.
 """
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from paceline_tuner.attainment import NOTHING, combined, observe, verdict
 from paceline_tuner.sample import all_alike
@@ -54,18 +55,19 @@ def starting_batch_target_ms(spec: TuningSpec) -> float | None:
     return _bounded(spec.batch_sla, spec.sla, starting_target_ms(spec.batch_sla))
 
 
-def with_batch_target(
+def with_batch_limits(
     body: dict[str, object], spec: TuningSpec, evidence: Evidence, *, trim: float
 ) -> dict[str, object]:
-    """Add the batch lane's step target to a change, where it has moved and the engine knows it."""
-    limits = evidence.limits
-    held = limits.requested.batch_step_target_ms
-    if held is UNSET:
-        return body
-    wanted = _batch_target_ms(spec, evidence, trim=trim)
-    if held == wanted or (held and wanted and abs(wanted / held - 1) <= _DEAD_BAND):
-        return body
-    return {**body, "batch_step_target_ms": wanted, "epoch": limits.epoch + 1}
+    """Add the batch lane's limits to a change, each where it has moved and the engine knows it."""
+    held = evidence.limits.requested
+    step_ms = _batch_target_ms(spec, evidence, trim=trim)
+    may_pause = _may_pause(spec.batch_sla)
+    moved: dict[str, object] = {}
+    if _has_moved(held.batch_step_target_ms, step_ms):
+        moved["batch_step_target_ms"] = step_ms
+    if isinstance(held.may_pause_batch, bool) and held.may_pause_batch != may_pause:
+        moved["may_pause_batch"] = may_pause
+    return {**body, **moved, "epoch": evidence.limits.epoch + 1} if moved else body
 
 
 def batch_report(spec: TuningSpec, pods: Sequence[Evidence]) -> LaneReport | None:
@@ -77,6 +79,18 @@ def batch_report(spec: TuningSpec, pods: Sequence[Evidence]) -> LaneReport | Non
     objective = spec.batch_sla.objective
     observed = combined([latency for latency, _ in seen], counts, objective)
     return LaneReport(observed, verdict(counts, objective, observed.by_prompt_tokens))
+
+
+def _has_moved(held: float | UnsetType | None, wanted: float | None) -> bool:
+    """Tell whether a limit is to be sent; never where the engine does not know it."""
+    if held is UNSET or held == wanted:
+        return False
+    return not held or not wanted or abs(wanted / held - 1) > _DEAD_BAND
+
+
+def _may_pause(sla: SLA | None) -> bool:
+    """Tell whether the batch lane promises nothing that a pause of its decodes takes from."""
+    return sla is not None and (sla.tpot_p99_ms, sla.itl_p99_ms, sla.e2e_p99_ms) == (None,) * 3
 
 
 def _batch_target_ms(spec: TuningSpec, evidence: Evidence, *, trim: float) -> float | None:

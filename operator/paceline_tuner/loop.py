@@ -16,7 +16,7 @@ from paceline_tuner.decision import Decision
 from paceline_tuner.decision_log import DecisionLog
 from paceline_tuner.experiment.experiments import Experiments
 from paceline_tuner.experiment.image_trials import ImageTrials
-from paceline_tuner.lanes import by_class, with_batch_target
+from paceline_tuner.lanes import by_class, with_batch_limits
 from paceline_tuner.patch import is_renewal, lease_lasts, patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
@@ -237,7 +237,7 @@ class TuningLoop:
         if evidence is not None:
             body = patch_body(spec, evidence.limits, decision)
             if decision.applied:
-                body = with_batch_target(body, spec, evidence, trim=decision.state.trim)
+                body = with_batch_limits(body, spec, evidence, trim=decision.state.trim)
             if is_renewal(body, evidence.limits) and lease_lasts(evidence.limits, spec.interval_s):
                 return ""
         elif known.limits is not None and spec.on_telemetry_loss == "Hold":

@@ -24,6 +24,8 @@ class LimitValues(msgspec.Struct, frozen=True):
     """Unset by an engine that knows no slack, and refuses to be sent one."""
     batch_step_target_ms: float | UnsetType | None = UNSET
     """Unset by an engine that knows one target for both lanes."""
+    may_pause_batch: bool | UnsetType | None = UNSET
+    """Unset, or None, of an engine whose batch lane cannot pause."""
 
 
 class CapacityValues(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficient
 from paceline_sidecar.service import Service
 from paceline_wire import LimitsState, SetLimits
 
-Number = TypeVar("Number", int, float)
+Value = TypeVar("Value")
 
 
 class EpochTooOld(Exception):  # noqa: N818 - a state of affairs
@@ -137,11 +137,12 @@ def _set_limits(patch: ConfigPatch, epoch: int) -> SetLimits:
         clear_pace_tpot=patch.pace_tpot_ms is None,
         batch_step_target_ms=_value(patch.batch_step_target_ms),
         clear_batch_step_target=patch.batch_step_target_ms is None,
+        may_pause_batch=_value(patch.may_pause_batch),
         lease_s=patch.lease_s,
         certified=patch.certified,
         coefficients=coefficients_of(patch),
     )
 
 
-def _value(given: Number | UnsetType | None) -> Number | None:
+def _value(given: Value | UnsetType | None) -> Value | None:
     return None if isinstance(given, UnsetType) else given

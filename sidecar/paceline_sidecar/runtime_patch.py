@@ -123,6 +123,7 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch_share: Share | UnsetType = UNSET
     pace_tpot_ms: TargetMs | UnsetType | None = UNSET
     batch_step_target_ms: TargetMs | UnsetType | None = UNSET
+    may_pause_batch: bool | UnsetType = UNSET
     sla: SlaPatch | UnsetType = UNSET
     batch_sla: SlaPatch | UnsetType | None = UNSET
     """The batch lane's own targets; null judges it by `sla` again."""

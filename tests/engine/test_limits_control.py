@@ -42,15 +42,16 @@ def test_the_step_target_can_be_cleared() -> None:
     assert control.limits.step_target_ms is None
 
 
-def test_the_pace_can_be_cleared() -> None:
+@pytest.mark.parametrize("pace", ["pace_tpot", "batch_step_target"])
+def test_a_pace_can_be_cleared(pace: str) -> None:
     """As the step target, and without touching it."""
     control = a_control(Limits(8, 64, 20.0))
 
-    assert change(control, pace_tpot_ms=30.0).effective.pace_tpot_ms == 30.0
+    assert getattr(change(control, **{f"{pace}_ms": 30.0}).effective, f"{pace}_ms") == 30.0
     change(control, token_budget=32)
-    assert control.limits.pace_tpot_ms == 30.0
-    change(control, clear_pace_tpot=True)
-    assert control.limits.pace_tpot_ms is None
+    assert getattr(control.limits, f"{pace}_ms") == 30.0
+    change(control, **{f"clear_{pace}": True})
+    assert getattr(control.limits, f"{pace}_ms") is None
     assert control.limits.step_target_ms == 20.0
 
 
@@ -105,6 +106,7 @@ def test_an_equal_epoch_renews_the_lease_and_changes_nothing() -> None:
         ("step_target_ms", 0.0),
         ("step_target_ms", float("nan")),
         ("pace_tpot_ms", -1.0),
+        ("batch_step_target_ms", 0.0),
         ("lease_s", float("inf")),
         ("interactive_share", 1.5),
         ("batch_share", -0.1),

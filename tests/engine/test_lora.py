@@ -49,7 +49,7 @@ class Served:
     merged: Mapping[str, Any]
     """The model with each adapter merged, as transformers runs it; without one by ''."""
 
-    def engine(self, *, forced_tokens: int = FORCED_TOKENS, **limits: int) -> Engine:
+    def engine(self, *, forced_tokens: int = FORCED_TOKENS, **limits: Any) -> Engine:
         """A scheduler of its own around the model; adapters stay as they are."""
         return Engine(
             self.loaded.runner,

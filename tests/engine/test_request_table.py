@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from paceline_engine.core.batch import Batch, ScheduledChunk
+from paceline_engine.core.batch import Batch, Next, ScheduledChunk
 from paceline_engine.core.request import Request
 from paceline_engine.pacing import NoPacer
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_testing.engines import a_capacity
 from paceline_wire import Sampling
+from paceline_wire.limits import Limits
 
 
 def a_request(id: str, prompt: list[int]) -> Request:
@@ -77,3 +78,29 @@ def test_a_step_that_is_withdrawn_leaves_no_trace() -> None:
 
     assert state_of(table) == before
     assert sorted(table.prefilling) == ["prompt"]
+
+
+def test_a_decode_that_was_late_and_then_drafted_is_followed_once() -> None:
+    """Followed twice, it would hurry all others after its end, too."""
+    request = a_request("a", [1, 2, 3])
+    table = a_table(request)
+    paced = Limits(8, 64, pace_tpot_ms=50.0)
+    prompt = ScheduledChunk(request, 0, 3, samples=True, is_decode=False)
+    late = ScheduledChunk(request, 3, 1, samples=True, is_decode=True)
+    drafted = ScheduledChunk(request, 3, 2, samples=True, is_decode=True, draft=(8,))
+    last = ScheduledChunk(request, 5, 1, samples=True, is_decode=True)
+    steps: list[tuple[Batch, list[Next]]] = [
+        (Batch((prompt,), num_decodes=0), [7]),
+        (Batch((late,), num_decodes=1), [None]),
+        (Batch((drafted,), num_decodes=0, num_drafted=1), [(8, 9)]),
+        (Batch((last,), num_decodes=1), [5]),
+    ]
+
+    for place, (batch, tokens) in enumerate(steps):
+        table.pace.slack_ms(paced, now=0.0)
+        table.launched(batch)
+        table.settle(batch, tokens, now=float(place))
+
+    assert request.finish == "length"
+    table.pace.follow(a_request("b", [1]), first_at=5.0)
+    assert table.pace.slack_ms(paced, now=9.0) == -4000.0

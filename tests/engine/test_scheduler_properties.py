@@ -193,8 +193,15 @@ class EngineMachine(RuleBasedStateMachine):
         max_batch_size=st.integers(1, 9),
         token_budget=st.integers(1, 60),
         shares=st.sampled_from([(0.8, 0.2), (0.5, 0.5), (1.0, 0.0), (0.0, 1.0)]),
+        may_pause=st.booleans(),
     )
-    def limit(self, max_batch_size: int, token_budget: int, shares: tuple[float, float]) -> None:
+    def limit(
+        self,
+        max_batch_size: int,
+        token_budget: int,
+        shares: tuple[float, float],
+        may_pause: bool,
+    ) -> None:
         self.epoch += 1
         state = self.engine.set_limits(
             SetLimits(
@@ -204,6 +211,7 @@ class EngineMachine(RuleBasedStateMachine):
                 token_budget=token_budget,
                 interactive_share=shares[0],
                 batch_share=shares[1],
+                may_pause_batch=may_pause,
             )
         )
         assert state.error is None

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -334,14 +334,12 @@ class ScriptedEngine:
         expires_at = None if change.lease_s is None else time.monotonic() + change.lease_s
         requested = held.requested
         if change.epoch > held.epoch:
-            names = ("max_batch_size", "token_budget", "step_target_ms", "pace_tpot_ms")
-            shares = ("interactive_share", "batch_share")
-            given = {name: getattr(change, name) for name in (*names, *shares)}
+            names = [each.name for each in fields(limits.Limits)]
+            given = {name: getattr(change, name) for name in names}
             given = {name: value for name, value in given.items() if value is not None}
-            if change.clear_step_target:
-                given["step_target_ms"] = None
-            if change.clear_pace_tpot:
-                given["pace_tpot_ms"] = None
+            for name in ("step_target", "pace_tpot", "batch_step_target"):
+                if getattr(change, f"clear_{name}"):
+                    given[f"{name}_ms"] = None
             requested = replace(requested, **given)
         effective, clamped = limits.clamp(requested, CAPACITY)
         self._state = msgspec.structs.replace(

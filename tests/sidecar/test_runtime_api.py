@@ -65,20 +65,17 @@ def test_a_patch_changes_any_subset(sidecar: Sidecar) -> None:
     assert second["epoch"] == 6
 
 
-def test_a_pace_is_set_held_and_cleared(sidecar: Sidecar) -> None:
+@pytest.mark.parametrize("pace", ["pace_tpot_ms", "batch_step_target_ms"])
+def test_a_pace_is_set_held_and_cleared(sidecar: Sidecar, pace: str) -> None:
     """As the step target: what is left out stays, null removes it."""
-    bodies: list[dict[str, int | None]] = [
-        {"pace_tpot_ms": 40},
-        {"max_batch_size": 8},
-        {"pace_tpot_ms": None},
-    ]
+    bodies: list[dict[str, int | None]] = [{pace: 40}, {"max_batch_size": 8}, {pace: None}]
 
     held = [
         sidecar.admin.patch("/runtime/limits", json={"epoch": 5 + place, **body}).json()
         for place, body in enumerate(bodies)
     ]
 
-    assert [answer["effective"]["pace_tpot_ms"] for answer in held] == [40, 40, None]
+    assert [answer["effective"][pace] for answer in held] == [40, 40, None]
 
 
 def test_a_limit_above_the_capacity_is_clamped_and_named(sidecar: Sidecar) -> None:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from paceline_testing.telemetry import a_limits, a_request, a_step, a_telemetry
-from paceline_tuner.lanes import batch_report, judged, with_batch_target
+from paceline_tuner.lanes import batch_report, judged, with_batch_limits
 from paceline_tuner.loop import TuningLoop
 from paceline_tuner.service_spec import SLA, TuningSpec
 from paceline_tuner.service_target import PodTarget, ServiceTarget
@@ -48,9 +49,9 @@ def lane_requests(lane: str, count: int, first: int, **fields: Any) -> tuple[Req
 
 def test_the_batch_lane_is_given_a_target_by_its_own_sla() -> None:
     """400 ms per token allow more than the people's quarter of 2 s would, which then holds."""
-    body = with_batch_target(dict(RENEWAL), SPEC, a_window(), trim=1.0)
+    body = with_batch_limits(dict(RENEWAL), SPEC, a_window(), trim=1.0)
     wide = replace(SPEC, sla=SLA(itl_p99_ms=100.0))
-    free = with_batch_target(dict(RENEWAL), wide, a_window(), trim=1.0)
+    free = with_batch_limits(dict(RENEWAL), wide, a_window(), trim=1.0)
 
     assert body == {"epoch": 4, "lease_s": 60.0, "batch_step_target_ms": pytest.approx(418.0)}
     assert free["batch_step_target_ms"] == pytest.approx(400.0 * 0.95 * 1.1)
@@ -60,7 +61,7 @@ def test_who_arrives_never_waits_long_for_a_step_of_the_batch_lane() -> None:
     """A quarter of the people's first token at most, whatever the batch lane would allow."""
     spec = replace(SPEC, sla=SLA(ttft_p99_ms=400.0), batch_sla=SLA(ttft_p99_ms=60_000.0))
 
-    body = with_batch_target(dict(RENEWAL), spec, a_window(), trim=1.0)
+    body = with_batch_limits(dict(RENEWAL), spec, a_window(), trim=1.0)
 
     assert body["batch_step_target_ms"] == 100.0
 
@@ -79,7 +80,7 @@ def test_a_target_is_sent_when_it_moves(
     held: float | None, spec: TuningSpec, is_sent: bool
 ) -> None:
     """Each change is an epoch; a model that wavers must not make one."""
-    body = with_batch_target(dict(RENEWAL), spec, a_window(knowing(held)), trim=1.0)
+    body = with_batch_limits(dict(RENEWAL), spec, a_window(knowing(held)), trim=1.0)
 
     assert ("batch_step_target_ms" in body) is is_sent
     assert body["epoch"] == 3 + is_sent
@@ -88,7 +89,7 @@ def test_a_target_is_sent_when_it_moves(
 
 def test_an_engine_that_does_not_know_the_field_is_not_sent_it() -> None:
     """It would refuse the whole change."""
-    assert with_batch_target(dict(RENEWAL), SPEC, a_window(a_limits()), trim=1.0) == RENEWAL
+    assert with_batch_limits(dict(RENEWAL), SPEC, a_window(a_limits()), trim=1.0) == RENEWAL
 
 
 def test_each_lane_is_judged_by_its_own_targets_and_requests() -> None:
@@ -140,6 +141,33 @@ class OnePod:
         del pod
         self.bodies.append(body)
         return knowing(None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "may_pause"),
+    [
+        (SLA(ttft_p99_ms=60_000.0), True),
+        (SLA(ttft_p99_ms=60_000.0, tpot_p99_ms=400.0), False),
+        (SLA(ttft_p99_ms=60_000.0, itl_p99_ms=400.0), False),
+        (SLA(ttft_p99_ms=60_000.0, e2e_p99_ms=90_000.0), False),
+        (None, False),
+    ],
+    ids=["first tokens", "tokens", "gaps", "whole answers", "nothing of its own"],
+)
+def test_the_batch_lane_may_pause_where_it_promises_first_tokens_alone(
+    batch: SLA | None,
+    may_pause: bool,
+) -> None:
+    """Told once; and never to an engine that has not said that it knows how to."""
+    spec = replace(SPEC, batch_sla=batch)
+    sent = {}
+    for held in (True, False, None, UNSET):
+        values = LimitValues(16, 512, 100.0, batch_step_target_ms=None, may_pause_batch=held)
+        limits = a_limits(requested=values, effective=values, certified=values)
+        body = with_batch_limits(dict(RENEWAL), spec, a_window(limits), trim=1.0)
+        sent[held] = body.get("may_pause_batch")
+
+    assert sent == {may_pause: None, not may_pause: may_pause, None: None, UNSET: None}
 
 
 async def test_a_tick_sends_the_batch_target_and_reports_the_lane() -> None:

@@ -40,6 +40,8 @@ class Batch:
     """Chunks of one token that decode."""
     num_drafted: int = 0
     """Chunks with a draft."""
+    is_batch_paused: bool = False
+    """Whether the decodes of the batch lane leave this step out."""
 
     @property
     def drafted(self) -> tuple[ScheduledChunk, ...]:

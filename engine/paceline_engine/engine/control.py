@@ -20,6 +20,7 @@ _FIELDS = (
     "batch_share",
     "pace_tpot_ms",
     "batch_step_target_ms",
+    "may_pause_batch",
 )
 
 _LARGEST_COEFFICIENT = 1e9

@@ -289,6 +289,7 @@ def _initial_limits(settings: Settings, capacity: Capacity) -> Limits:
     return Limits(
         max_batch_size=settings.initial_batch_size or capacity.max_batch_size,
         token_budget=settings.initial_token_budget or capacity.max_token_budget,
+        may_pause_batch=False,
     )
 
 

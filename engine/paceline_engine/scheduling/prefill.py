@@ -59,6 +59,33 @@ class Prefills:
             prompts.append((len(request.token_ids) - held, held))
         return prompts
 
+    def wanted_by_people(self, limits: Limits, *, may_admit: bool) -> int:
+        """Tokens of interactive prompts that the next step computes if it has room for them."""
+        begun = sum(
+            request.num_remaining
+            for request in self._requests.prefilling.values()
+            if request.lane == "interactive" and not self._requests.is_held(request)
+        )
+        if not (may_admit and self._is_room_for_people(limits)):
+            return begun
+        starting = islice(self._startable(limits), MOST_PROMPTS)
+        return begun + sum(
+            len(request.token_ids) - self._blocks.foreseen(request)
+            for request in starting
+            if request.lane == "interactive"
+        )
+
+    def _is_room_for_people(self, limits: Limits) -> bool:
+        """Tell whether the first interactive request that waits is admitted, displacing nobody."""
+        head = self._requests.waiting["interactive"].head
+        if head is None or not self._fair_share.may_admit("interactive", self._requests.waiting):
+            return False
+        num_running = self._requests.num_running
+        has_row = num_running < limits.max_batch_size and self._requests.has_free_row
+        return (
+            has_row and self._blocks.pool.num_free - self._blocks.most_needed(head) >= num_running
+        )
+
     def _startable(self, limits: Limits) -> Iterator[Request]:
         """Walk the waiting requests that find a row, no further than a step's tokens go."""
         wanted = sum(request.num_remaining for request in self._requests.prefilling.values())
@@ -74,9 +101,18 @@ class Prefills:
                 rows -= 1
 
     def share(
-        self, tokens: int, limits: Limits, now: float, *, may_admit: bool
+        self,
+        tokens: int,
+        limits: Limits,
+        now: float,
+        *,
+        may_admit: bool,
+        is_batch_paused: bool = False,
     ) -> list[ScheduledChunk]:
-        """Share `tokens` among the prompts. A request that is displaced meanwhile loses its row."""
+        """Share `tokens` among the prompts, of people alone where the batch lane pauses.
+
+        A request that is displaced meanwhile loses its row.
+        """
         begun: dict[Lane, Iterator[Request]] = {
             lane: filter(
                 _is_running,
@@ -91,6 +127,8 @@ class Prefills:
         open_lanes: set[Lane] = {request.lane for request in self._requests.prefilling.values()}
         open_lanes.update(lane for lane in LANES if self._requests.waiting[lane])
         step_share = self._fair_share.begin(open_lanes, tokens, limits, self._interactive())
+        if is_batch_paused and "batch" in open_lanes:
+            step_share.close("batch")
         blocked: set[Lane] = set()
         grants: dict[Request, int] = {}
         self._has_displaced = False

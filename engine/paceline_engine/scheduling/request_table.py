@@ -121,7 +121,8 @@ class RequestTable:
         self.prefilling: Mapping[str, Request] = MappingProxyType(self._prefilling)
         """Requests whose prompt is being computed; they hold a row."""
         self.decoding: Mapping[str, Request] = MappingProxyType(self._decoding)
-        """Requests that get a token in every step; they hold a row."""
+        """Requests that get a token in every step, the batch lane's where it does not pause; they
+        hold a row."""
         self.num_running_of: Mapping[Lane, int] = MappingProxyType(self._num_running)
         """The running requests of each lane."""
         self._free_rows = list(range(capacity.max_batch_size))[::-1]
@@ -315,7 +316,7 @@ class RequestTable:
 
     def settle(self, batch: Batch, tokens: Sequence[Next], now: float) -> list[Request]:
         """Append what a step sampled; return who got a token, some of them finished by it."""
-        self.pace.advance()
+        self.pace.advance(is_batch_paused=batch.is_batch_paused)
         sampled = []
         for chunk, token in zip(batch.chunks, tokens, strict=True):
             request = chunk.request
@@ -382,6 +383,7 @@ class RequestTable:
         # The last token's keys and values are not computed: another token stood in its place.
         request.num_computed = len(request.token_ids) - 1
         self.blocks.cache_blocks(request, chunk.start, request.num_computed)
+        self._unpaced.discard(request.id)
         self.pace.leave(request)
         self.pace.follow(request, request.first_token_at or 0.0)
         return reason

@@ -1,10 +1,11 @@
 """Which requests run, and how many tokens of each the next step computes.
 
 Decodes come first, each with one token; what is left of the step's tokens goes to prompts, those
-begun before those that wait. A request gets the blocks of all its known tokens when it is
-admitted, so prefill never runs out of blocks half way. A decode that needs one more block when
-none is free preempts, and an interactive request that finds no row or no blocks displaces batch
-requests. Decodes get draft tokens before prompts get theirs, where that pays.
+begun before those that wait. Decodes of the batch lane pause while people's prompts need their
+tokens, except in the lane's share of the steps. A request gets the blocks of all its known tokens
+when it is admitted, so prefill never runs out of blocks half way. A decode that needs one more
+block when none is free preempts, and an interactive request that finds no row or no blocks
+displaces batch requests. Decodes get draft tokens before prompts get theirs, where that pays.
 """
 
 from collections.abc import Sequence
@@ -18,12 +19,15 @@ from paceline_engine.drafting.speculation import Speculation
 from paceline_engine.kv_cache.swap import BlockCopy
 from paceline_engine.pacing.lane_pace import limits_for_decodes
 from paceline_engine.pacing.pacer import Pacer, StepShape
-from paceline_engine.scheduling.fair_share import FairShare
+from paceline_engine.scheduling.fair_share import MIN_SHARE, FairShare
 from paceline_engine.scheduling.prefill import Prefills
 from paceline_engine.scheduling.request_table import RequestTable
 from paceline_engine.scheduling.watchdog import Queue
 from paceline_wire import FinishReason
 from paceline_wire.limits import Limits
+
+_LEAST_GAIN = 1.25
+"""A pause gives people's prompts that many times the tokens, or it is not worth its price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,8 @@ class ContinuousScheduler:
         self._pacer = pacer
         self._fair_share = FairShare()
         self._prefills = Prefills(requests, self._fair_share)
+        self._num_pauses = 0
+        """How many of the newest steps in a row leave out the decodes of the batch lane."""
 
     def must_settle(self, limits: Limits) -> bool:
         """Tell whether the next step can be chosen only when the one in flight is settled.
@@ -106,22 +112,29 @@ class ContinuousScheduler:
         """Choose the next step; it is empty only if every request left is in flight."""
         preempted_before = self.requests.num_preemptions
         decodes = self.requests.decode_chunks()
-        context = _context(decodes)
         preemptions = self.requests.num_preemptions - preempted_before
+        # A request that was just preempted would be admitted at once and preempt again.
+        may_admit = preemptions == 0
 
         paced = limits_for_decodes(limits, self.requests.decoding.values())
-        shape = self._shape(len(decodes), context, paced, now)
-        total = _step_tokens(self._pacer.token_total(shape, paced), shape, limits)
+        shape = self._shape(len(decodes), _context(decodes), paced, now)
+        total = self._step_tokens(shape, paced, limits)
+        pause = self._pause(decodes, total, limits, now, may_admit=may_admit)
+        if pause is not None:
+            decodes, shape, paced, total = pause.decodes, pause.shape, pause.paced, pause.total
+        context = shape.context
+        is_paused = pause is not None
+        self._num_pauses = self._num_pauses + 1 if is_paused else 0
         drafts = _Drafts(decodes)
         may_draft = self._guesses or any(each.request.guide is not None for each in decodes)
         if decodes and may_draft and self.speculation is not None:
             drafts = self._drafts(self.speculation, decodes, shape, total, paced)
         prefills: list[ScheduledChunk] = []
         if self.requests.has_prompts:
-            # A request that was just preempted would be admitted at once and preempt again.
-            may_admit = preemptions == 0
             left = total - drafts.num_tokens
-            prefills = self._prefills.share(left, limits, now, may_admit=may_admit)
+            prefills = self._prefills.share(
+                left, limits, now, may_admit=may_admit, is_batch_paused=is_paused
+            )
         else:
             self._fair_share.active = set()
         if self.requests.num_preemptions - preempted_before > preemptions:
@@ -132,6 +145,7 @@ class ContinuousScheduler:
             (*drafts.plain, *drafts.drafted, *prefills),
             num_decodes=len(drafts.plain),
             num_drafted=len(drafts.drafted),
+            is_batch_paused=is_paused,
         )
         swap = self.requests.blocks.swap
         copies = swap.take_copies() if swap.copies else ()
@@ -173,6 +187,44 @@ class ContinuousScheduler:
             needed_blocks=max(map(requests.blocks.most_needed, heads), default=0),
             has_prompts=len(batch.chunks) > batch.num_decodes + batch.num_drafted,
         )
+
+    def _pause(
+        self,
+        decodes: Sequence[ScheduledChunk],
+        total: int,
+        limits: Limits,
+        now: float,
+        *,
+        may_admit: bool,
+    ) -> "_Pause | None":
+        """Plan the step without the batch lane; None unless people's prompts gain enough by it."""
+        if not (limits.may_pause_batch and self.requests.has_prompts):
+            return None
+        if self._num_pauses * max(limits.batch_share, MIN_SHARE) >= limits.interactive_share:
+            return None
+        others = [chunk for chunk in decodes if chunk.request.lane == "interactive"]
+        room = total - len(decodes)
+        if len(others) == len(decodes):
+            return None
+        if self._prefills.wanted_by_people(limits, may_admit=may_admit) <= room:
+            return None
+        # Whoever pauses waits for the step: where nobody else does, it keeps that lane's target.
+        waiting = others or decodes[:1]
+        paced = limits_for_decodes(limits, (chunk.request for chunk in waiting))
+        shape = self._shape(len(waiting), _context(others), paced, now)
+        total = self._step_tokens(shape, paced, limits) - len(waiting) + len(others)
+        shape = replace(shape, decode=len(others))
+        has_gained = total - len(others) >= _LEAST_GAIN * max(1, room)
+        return _Pause(others, shape, paced, total) if has_gained else None
+
+    def _step_tokens(self, shape: StepShape, paced: Limits, limits: Limits) -> int:
+        """Bound what the pacer allows: every decode runs, and prefill is never starved.
+
+        The token budget may be below the decodes only while a lowered batch size drains.
+        """
+        allowed = self._pacer.token_total(shape, paced)
+        floor = shape.decode + (shape.prefill_wanted > 0)
+        return max(min(max(allowed, floor), limits.token_budget), shape.decode)
 
     def _shape(self, decode: int, context: int, limits: Limits, now: float) -> StepShape:
         if not self.requests.has_prompts:
@@ -252,6 +304,18 @@ class ContinuousScheduler:
 
 
 @dataclass(frozen=True, slots=True)
+class _Pause:
+    """A step that the decodes of the batch lane leave out."""
+
+    decodes: list[ScheduledChunk]
+    """Those of the interactive lane."""
+    shape: StepShape
+    paced: Limits
+    total: int
+    """Tokens that the step may hold."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Drafts:
     """The decodes of a step, those with a draft apart."""
 
@@ -275,15 +339,6 @@ class _Drafts:
             [chunk for chunk in self.drafted if chunk.request.state is State.RUNNING],
             self.ms,
         )
-
-
-def _step_tokens(allowed: int, shape: StepShape, limits: Limits) -> int:
-    """Bound what the pacer allowed: every decode runs, and prefill is never starved.
-
-    The token budget may be below the decodes only while a lowered batch size drains.
-    """
-    floor = shape.decode + (shape.prefill_wanted > 0)
-    return max(min(max(allowed, floor), limits.token_budget), shape.decode)
 
 
 def _context(decodes: Sequence[ScheduledChunk]) -> int:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_engine.pacing.lane_pace import Slack, step_allowance_ms
+from paceline_engine.pacing.lane_pace import Slack, slack_ms, step_allowance_ms
 
 PACE_MS = 50.0
 
@@ -54,14 +54,35 @@ def test_the_slack_is_the_formula_s_whoever_comes_and_goes(
             truth = {key: (first_at, count + 1) for key, (first_at, count) in truth.items()}
         elif what == "pace":
             pace_ms = float(number)
-        expected, found = naive_ms(truth, pace_ms, now), slack.ms(pace_ms, now)
+        expected, found = naive_ms(truth, pace_ms, now), slack_ms([slack], pace_ms, now)
         assert (found is None) == (expected is None)
         assert found == pytest.approx(expected, abs=1e-6)
         assert len(slack) == len(truth)
 
 
+@given(
+    requests=st.lists(
+        st.tuples(st.sampled_from((0, 1)), st.floats(0, 9), st.integers(1, 50)), max_size=30
+    ),
+    now=st.floats(9, 20),
+)
+def test_the_slack_of_two_lanes_is_that_of_all_their_requests(
+    requests: list[tuple[int, float, int]], now: float
+) -> None:
+    """Each lane counts its own steps: the batch lane may have left some out."""
+    slacks, truth = (Slack(), Slack()), dict[str, tuple[float, int]]()
+    slacks[0].advance()
+    for number, (lane, first_at, generated) in enumerate(requests):
+        slacks[lane].begin(str(number), first_at=first_at, generated=generated)
+        truth[str(number)] = first_at, generated
+
+    found = slack_ms(slacks, PACE_MS, now)
+
+    assert found == pytest.approx(naive_ms(truth, PACE_MS, now), abs=1e-6)
+
+
 @pytest.mark.parametrize(
-    ("slack_ms", "allowed_ms"),
+    ("ahead_ms", "allowed_ms"),
     [
         (60.0, 60.0),
         (-300.0, 45.0),
@@ -72,6 +93,6 @@ def test_the_slack_is_the_formula_s_whoever_comes_and_goes(
         (None, 45.0),
     ],
 )
-def test_a_step_may_take_the_slack_within_bounds(slack_ms: float | None, allowed_ms: float) -> None:
+def test_a_step_may_take_the_slack_within_bounds(ahead_ms: float | None, allowed_ms: float) -> None:
     """Behind, a step still holds some prefill; ahead, no gap looks like a stall."""
-    assert step_allowance_ms(slack_ms, PACE_MS) == allowed_ms
+    assert step_allowance_ms(ahead_ms, PACE_MS) == allowed_ms
