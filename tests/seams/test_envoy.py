@@ -71,13 +71,19 @@ def tell(pods: list[ScriptedPod], capacities_rps: Sequence[float]) -> None:
         assert pod.sidecar.admin.patch("/runtime/limits", json=change).status_code == 200
 
 
-def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
-    """Ask a batch; whether the smaller pod got its small share of it."""
+def got_by_first(pods: list[ScriptedPod], client: httpx.Client, *, of: int) -> int:
+    """Ask so often; how many of the requests the first pod got."""
     before = [len(pod.engine.submitted) for pod in pods]
-    for _ in range(50):
+    for _ in range(of):
         assert client.post("/v1/completions", json=_CHAT).status_code == 200
     got = [len(pod.engine.submitted) - had for pod, had in zip(pods, before, strict=True)]
-    return got[0] <= 15
+    assert sum(got) == of
+    return got[0]
+
+
+def has_learned(pods: list[ScriptedPod], client: httpx.Client) -> bool:
+    """Ask a batch; whether the smaller pod got its small share of it."""
+    return got_by_first(pods, client, of=50) <= 15
 
 
 @pytest.mark.parametrize(
@@ -88,15 +94,9 @@ def test_pods_get_requests_by_the_capacity_that_they_report(
 ) -> None:
     """The second pod gets nine requests for each one of the first, however large the model is."""
     tell(pods, capacities_rps)
-    wait_until(lambda: has_learned(pods, gateway), within_s=120)
-    before = [len(pod.engine.submitted) for pod in pods]
 
-    for _ in range(200):
-        gateway.post("/v1/completions", json=_CHAT)
-
-    got = [len(pod.engine.submitted) - had for pod, had in zip(pods, before, strict=True)]
-    assert sum(got) == 200
-    assert 8 <= got[0] <= 50
+    # Envoy learns from what it is told meanwhile, and a busy machine is slow to tell.
+    wait_until(lambda: 8 <= got_by_first(pods, gateway, of=200) <= 50, within_s=240)
 
 
 def test_a_pods_weight_follows_it_without_a_request(
