@@ -1,4 +1,4 @@
-"""What the node's containerd keeps on the disk from run to run, and how it makes room."""
+"""What the node's containerd keeps on the disk between runs, and how a build gets room."""
 
 import subprocess
 from collections.abc import Callable
@@ -17,7 +17,7 @@ WARM_BUILD_GB = 5
 
 
 class Store(Protocol):
-    """What fills the disk, and how much more a build takes."""
+    """What fills the disk, and how much of it a build needs."""
 
     def room_needed_gb(self) -> int:
         """Return the free disk that the next build needs."""
@@ -75,7 +75,7 @@ class ImageStore:
         self._ctr("images", "tag", "--force", reference, other)
 
     def room_needed_gb(self) -> int:
-        """What all builds take at most; torch's layer is there once an engine's image is."""
+        """Return what all images need: less once torch's layer is there, in an engine's image."""
         has_torch = any("/paceline/engine:" in name for name in self.names())
         return WARM_BUILD_GB if has_torch else COLD_BUILD_GB
 
@@ -98,7 +98,7 @@ class ImageStore:
         return self._ctr("containers", "list", "--quiet").split()
 
     def _drop_container(self, container: str) -> None:
-        """Drop it, unless the kubelet, which knows no pod of its, has been faster."""
+        """Drop it; the kubelet, which does not know its pod, may have done so already."""
         try:
             self._ctr("containers", "delete", container)
         except ClusterFailedError:

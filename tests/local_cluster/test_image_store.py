@@ -47,16 +47,16 @@ def test_a_disk_that_others_fill_is_said_with_both_figures() -> None:
 
 
 LISTING = """\
-REF                     TYPE                                      DIGEST      SIZE    PLATFORMS   LABELS
-docker.io/paceline/e:1  application/vnd.oci.image.manifest.v1+json sha256:aaa 5.7 GiB linux/amd64 -
-sha256:configuration-1  application/vnd.oci.image.manifest.v1+json sha256:aaa 5.7 GiB linux/amd64 io=image
-sha256:configuration-0  application/vnd.oci.image.manifest.v1+json sha256:bbb 5.7 GiB linux/amd64 io=image
-"""  # noqa: E501 - as it is printed
+REF                    TYPE                                       DIGEST     SIZE    PLATFORMS
+docker.io/paceline/e:1 application/vnd.oci.image.manifest.v1+json sha256:aaa 5.7 GiB linux/amd64
+sha256:of-the-new      application/vnd.oci.image.manifest.v1+json sha256:aaa 5.7 GiB linux/amd64
+sha256:of-the-old      application/vnd.oci.image.manifest.v1+json sha256:bbb 5.7 GiB linux/amd64
+"""
 
 
 def test_an_image_whose_name_was_dropped_is_found_by_what_is_left_of_it() -> None:
     """It held 11 GB of an older tree's torch, unpacked and as a blob, in each dropped build."""
-    assert nameless(LISTING) == ["sha256:configuration-0"]
+    assert nameless(LISTING) == ["sha256:of-the-old"]
 
 
 def test_an_empty_store_has_nothing_without_a_name() -> None:

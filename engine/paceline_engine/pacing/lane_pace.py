@@ -9,7 +9,7 @@ then, with a part of S held back, is its slack:
 
 The running decodes of a lane get one token each in every step, or none where the batch lane
 pauses, so between two steps all s_i of a lane move alike: their order changes only as requests
-come and go, and a step looks up one place of a sorted list.
+come and go, and a step looks up one place of a sorted list, or of two that it merges that far.
 """
 
 import math
@@ -99,14 +99,14 @@ class Slack:
         if entry is not None and self._pace_s:
             del self._order[bisect_left(self._order, self._key(entry))]
 
-    def due(self, pace_ms: float) -> Iterator[float]:
-        """Walk the times by which the requests' next tokens keep the pace, the soonest first."""
+    def due(self, pace_ms: float, first: int = 0) -> Iterator[float]:
+        """Walk the times by which the next tokens keep the pace, from the `first` soonest on."""
         pace_s = _LEAD * pace_ms / 1e3
         if pace_s != self._pace_s:
             self._pace_s = pace_s
             self._order = sorted(map(self._key, self._begun.values()))
         offset_s = pace_s * self._rounds
-        return (due_at + offset_s for due_at in self._order)
+        return (due_at + offset_s for due_at in islice(self._order, first, None))
 
     def _key(self, entry: tuple[float, int]) -> float:
         first_at, tokens = entry
@@ -119,7 +119,10 @@ def slack_ms(slacks: Iterable[Slack], pace_ms: float, now: float) -> float | Non
     if not followed:
         return None
     place = int(_QUANTILE * (sum(map(len, followed)) - 1))
-    due_at = next(islice(merge(*(slack.due(pace_ms) for slack in followed)), place, None))
+    if len(followed) == 1:
+        due_at = next(followed[0].due(pace_ms, place))
+    else:
+        due_at = next(islice(merge(*(slack.due(pace_ms) for slack in followed)), place, None))
     return (due_at - now) * 1e3
 
 
@@ -129,7 +132,7 @@ class LanePace:
     def __init__(self) -> None:
         self._slacks: dict[Lane, Slack] = {"interactive": Slack(), "batch": Slack()}
 
-    def advance(self, *, is_batch_paused: bool = False) -> None:
+    def advance(self, *, is_batch_paused: bool) -> None:
         """Count that every request got one token, but for the batch lane's where it paused."""
         self._slacks["interactive"].advance()
         if not is_batch_paused:

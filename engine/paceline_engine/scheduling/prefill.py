@@ -60,7 +60,7 @@ class Prefills:
         return prompts
 
     def wanted_by_people(self, limits: Limits, *, may_admit: bool) -> int:
-        """Tokens of interactive prompts that the next step computes if it has room for them."""
+        """Count the tokens of interactive prompts that the next step would compute, had it room."""
         begun = sum(
             request.num_remaining
             for request in self._requests.prefilling.values()
@@ -80,11 +80,11 @@ class Prefills:
         head = self._requests.waiting["interactive"].head
         if head is None or not self._fair_share.may_admit("interactive", self._requests.waiting):
             return False
-        num_running = self._requests.num_running
-        has_row = num_running < limits.max_batch_size and self._requests.has_free_row
-        return (
-            has_row and self._blocks.pool.num_free - self._blocks.most_needed(head) >= num_running
-        )
+        left_free = self._blocks.pool.num_free - self._blocks.most_needed(head)
+        return self._has_row(limits) and left_free >= self._requests.num_running
+
+    def _has_row(self, limits: Limits) -> bool:
+        return self._requests.num_running < limits.max_batch_size and self._requests.has_free_row
 
     def _startable(self, limits: Limits) -> Iterator[Request]:
         """Walk the waiting requests that find a row, no further than a step's tokens go."""
@@ -107,7 +107,7 @@ class Prefills:
         now: float,
         *,
         may_admit: bool,
-        is_batch_paused: bool = False,
+        is_batch_paused: bool,
     ) -> list[ScheduledChunk]:
         """Share `tokens` among the prompts, of people alone where the batch lane pauses.
 
@@ -184,7 +184,7 @@ class Prefills:
             return None
         if lane == "batch" and not self._may_take_row(limits):
             return None
-        has_row = self._requests.num_running < limits.max_batch_size and self._requests.has_free_row
+        has_row = self._has_row(limits)
         if not self._allocate(request, limits, served, has_row=has_row):
             # A lane that already holds more than its share of the blocks is not overtaken.
             if has_row and not self._holds_blocks_beyond_share(lane, limits):
