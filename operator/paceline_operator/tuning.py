@@ -227,6 +227,7 @@ class Tuning:
             image_trial=trial_name(rollout) if rollout and is_compared else "",
             image_trial_s=observation.service.spec.rollout.canary_seconds,
             start_s=start_s(observation),
+            replicas=observation.service.spec.replicas,
         )
         return observation.service.metadata.uid, target
 

@@ -6,6 +6,7 @@ Pods that are asked for now serve only once they have started, so the forecast l
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -46,6 +47,12 @@ class ArrivalTrend:
         slope = max(0.0, self._slope() - _DOUBT * self._slope_error())
         forecast_rps = self._level_rps(is_steady=slope == 0) + slope * (lead_s + COUNTED_S / 2)
         return min(forecast_rps, _MOST * self.points[-1][1])
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds over which every look found that nothing arrives; at most four minutes."""
+        quiet = [at for at, _ in takewhile(lambda point: point[1] == 0, reversed(self.points))]
+        return quiet[0] - quiet[-1] if quiet else 0.0
 
     def _level_rps(self, *, is_steady: bool) -> float:
         """The rate of now: where it is steady the mean, unless the newest proves more."""

@@ -123,7 +123,14 @@ class TuningLoop:
         }
         service.arrivals = service.arrivals.seen(rates, self._clock())
         ahead_rps = service.arrivals.trend.ahead_rps(_HEARD_S + target.start_s)
-        summary = summarize(target, ticks, service.report, self._clock(), ahead_rps=ahead_rps)
+        summary = summarize(
+            target,
+            ticks,
+            service.report,
+            self._clock(),
+            ahead_rps=ahead_rps,
+            quiet_s=service.arrivals.trend.quiet_s,
+        )
         service.report = replace(summary, experiment=experiment, image_trial=images)
         return service.report
 

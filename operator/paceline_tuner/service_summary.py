@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline_tuner.arrival_trend import COUNTED_S
 from paceline_tuner.attainment import NOTHING, combined
 from paceline_tuner.condition import Condition
 from paceline_tuner.decision import Decision
@@ -42,10 +43,12 @@ def summarize(
     now: float,
     *,
     ahead_rps: float,
+    quiet_s: float,
 ) -> ServiceReport:
     """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds.
 
-    `ahead_rps` is what will arrive when a pod that is asked for now is ready.
+    `ahead_rps` is what will arrive when a pod that is asked for now is ready; nothing has arrived
+    for `quiet_s` seconds.
     """
     spec = target.spec
     decisions = [tick.decision for tick in ticks if not tick.error]
@@ -61,6 +64,9 @@ def summarize(
     capacity_rps = sum(known) * len(decisions) / len(known) if known else None
     arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
     observed = combined([decision.observed for decision in decisions], counts, spec.sla.objective)
+    recommended = recommended_replicas(known, ahead_rps)
+    if recommended is None and _is_idle(ticks):
+        recommended = _while_idle(target.replicas, quiet_s)
     given = together(tick.report.throughput for tick in ticks)
     return ServiceReport(
         key=target.key,
@@ -68,7 +74,7 @@ def summarize(
         observed=observed,
         capacity_rps=capacity_rps,
         utilization=arrivals_rps / capacity_rps if capacity_rps else None,
-        recommended_replicas=recommended_replicas(known, ahead_rps),
+        recommended_replicas=recommended,
         conditions=(
             telemetry_available(
                 [tick.error for tick in ticks],
@@ -97,6 +103,26 @@ def recommended_replicas(capacities: Sequence[float], arrivals_rps: float) -> in
         return None
     per_pod = total / len(capacities)
     return max(1, math.ceil(arrivals_rps * _HEADROOM / per_pod))
+
+
+def _is_idle(ticks: Sequence[PodTick]) -> bool:
+    """Tell whether every ready pod tells that it has nothing to do; False without one."""
+    return bool(ticks) and all(
+        not tick.error
+        and tick.report.arrival_rps == tick.report.running == tick.report.waiting == 0
+        for tick in ticks
+    )
+
+
+def _while_idle(replicas: int | None, quiet_s: float) -> int | None:
+    """Return the pods that a service without load needs, which no λ* is needed for.
+
+    That is one, once nothing has arrived for as long as arrivals are counted over. Before, pods
+    may have just come back to a load, so it is as many as are wanted now.
+    """
+    if quiet_s >= COUNTED_S:
+        return 1
+    return replicas or None
 
 
 def _last_met(last: ServiceReport | None) -> Condition | None:

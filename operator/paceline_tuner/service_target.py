@@ -45,3 +45,5 @@ class ServiceTarget:
     """After this the canary's images are called no different."""
     start_s: float = 0.0
     """From a pod's creation to its readiness, as its pods took; 0 where that is not known."""
+    replicas: int | None = None
+    """How many pods are wanted, those that start and are not in `pods` too; None: not known."""

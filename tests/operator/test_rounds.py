@@ -217,6 +217,18 @@ async def test_the_tuner_hears_which_pod_tries_new_images() -> None:
     assert (target.image_trial, target.image_trial_s) == (f"mine:2 sidecar:1 {since}", 60)
 
 
+async def test_the_tuner_hears_how_many_pods_are_wanted() -> None:
+    """Those that start are wanted, too: ready ones alone would be fewer than there will be."""
+    starting = _a_raw_pod("quick-2", is_ready=False)
+    watched = FakeWatched(a_live_service(replicas=2), [_a_raw_pod(), starting])
+
+    async with a_world(watched=watched) as world:
+        world.tuning.follow(_KEY)
+        target = await world.tuner.next()
+
+    assert (len(target.pods), target.replicas) == (1, 2)
+
+
 async def test_a_new_target_does_not_wait_for_the_interval() -> None:
     """It must reach all pods within ten seconds, whatever the interval."""
     slow = {"interval": "60s"}

@@ -101,3 +101,22 @@ def test_nothing_is_learned_where_no_pod_can_be_read() -> None:
     arrivals = ServiceArrivals().seen({"a": 2.0}, 0.0)
 
     assert arrivals.seen({"a": None}, 5.0) is arrivals
+
+
+@given(before=st.lists(st.floats(0.01, 100.0), max_size=20), quiet=st.integers(1, 40))
+def test_it_is_quiet_since_the_first_look_that_found_nothing(
+    before: list[float], quiet: int
+) -> None:
+    """What was seen since then is nothing each time; what was before does not count."""
+    assert seen([*before, *([0.0] * quiet)], every_s=10.0).quiet_s == min(10.0 * (quiet - 1), 240.0)
+
+
+@given(rates=RATES)
+def test_it_is_not_quiet_while_anything_arrives(rates: list[float]) -> None:
+    assert seen([*rates, 0.01]).quiet_s == 0.0
+
+
+def test_nobody_knows_of_quiet_who_has_not_looked() -> None:
+    """Neither before the first look, nor between one that found requests and the next."""
+    assert ArrivalTrend().quiet_s == 0.0
+    assert ArrivalTrend().seen(0.0, 5.0).seen(200.0, 0.0).quiet_s == 0.0

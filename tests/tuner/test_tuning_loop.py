@@ -59,6 +59,16 @@ class RefusesRaises(SimPod):
         return await super().patch_limits(pod, body)
 
 
+class Unlearned(SimPod):
+    """A pod whose step model is never good enough to decide from."""
+
+    async def get_telemetry(self, pod: PodTarget, since: int) -> Telemetry:
+        telemetry = await super().get_telemetry(pod, since)
+        assert telemetry.model is not None
+        model = msgspec.structs.replace(telemetry.model, valid=False)
+        return msgspec.structs.replace(telemetry, model=model)
+
+
 class Strange(SimPod):
     """A pod that knows another token, until it learns ours."""
 
@@ -70,9 +80,9 @@ class Strange(SimPod):
         return await super().get_telemetry(pod, since)
 
 
-def a_target(*names: str, spec: TuningSpec = SPEC) -> ServiceTarget:
+def a_target(*names: str, spec: TuningSpec = SPEC, replicas: int | None = None) -> ServiceTarget:
     pods = tuple(PodTarget(name, f"http://{name}", "token") for name in names)
-    return ServiceTarget("ns/name", spec, pods)
+    return ServiceTarget("ns/name", spec, pods, replicas=replicas)
 
 
 def a_pod(
@@ -278,6 +288,92 @@ async def test_a_pod_that_is_silent_or_new_does_not_hide_the_load() -> None:
     assert after.capacity_rps == 2 * known
     assert after.utilization == after.pods[0].arrival_rps / (2 * known)
     assert before.utilization is not None
+
+
+async def recommended(
+    pods: list[SimPod], *, replicas: int | None, seconds: int
+) -> list[int | None]:
+    """What a loop that has just begun recommends at each tick."""
+    names = [f"pod-{number}" for number in range(len(pods))]
+    loop = TuningLoop(Pods(**dict(zip(names, pods, strict=True))), lambda: pods[0].engine.now)
+    target = a_target(*names, replicas=replicas)
+    return [(await ticks(loop, target, pods, 1)).recommended_replicas for _ in range(seconds // 5)]
+
+
+async def test_a_service_that_nobody_asks_needs_one_pod_once_a_minute_has_shown_it() -> None:
+    """λ* is not known, and need not be: until then as many as there are, those that start too."""
+    pods = [a_pod(rate=0.0), a_pod(rate=0.0)]
+
+    found = await recommended(pods, replicas=3, seconds=120)
+
+    assert found == [3] * 12 + [1] * 12
+
+
+async def test_a_fresh_service_of_one_pod_needs_that_pod_from_the_first_tick_on() -> None:
+    """An autoscaler that finds no number may ask for more pods, as KEDA's fallback does."""
+    assert set(await recommended([a_pod(rate=0.0)], replicas=1, seconds=120)) == {1}
+
+
+async def test_an_operator_that_starts_anew_recommends_no_fewer_pods_under_load() -> None:
+    """Its memory is lost, and what the pods tell shows the load at once."""
+    pods = [a_pod(seed, rate=0.8) for seed in (1, 2, 3)]
+    for pod in pods:
+        pod.run_until(300.0)
+    before = [number for number in await recommended(pods, replicas=3, seconds=60) if number]
+
+    anew = await recommended(pods, replicas=3, seconds=60)
+
+    assert before
+    assert None not in anew
+    assert min(number for number in anew if number) >= min(before)
+
+
+async def test_a_loaded_service_without_a_step_model_recommends_nothing() -> None:
+    """Requests run and λ* is not known: nobody can say how many pods they need."""
+    pods = [a_pod(rate=0.0), a_pod(rate=0.8, kind=Unlearned)]
+
+    assert set(await recommended(pods, replicas=2, seconds=90)) == {None}
+
+
+async def test_a_silent_pod_may_be_the_one_that_is_loaded() -> None:
+    """One that gives no telemetry hides what it serves, so nothing is recommended."""
+    pods = [a_pod(rate=0.0), a_pod(rate=0.0)]
+    pods[1].is_down = True
+
+    assert set(await recommended(pods, replicas=2, seconds=120)) == {None}
+
+
+async def test_pods_that_return_after_an_outage_are_not_taken_for_idle_at_once() -> None:
+    """Their engines are new and empty, and the clients are not back yet: all of them stay."""
+    pods = [a_pod(rate=0.8), a_pod(rate=0.8)]
+    there = Pods(one=pods[0], two=pods[1])
+    now = 0.0
+    loop = TuningLoop(there, lambda: now)
+    for _ in range(24):
+        now += 5
+        for pod in pods:
+            pod.run_until(now)
+        await loop.tick(a_target("one", "two", replicas=2))
+    now += 200.0
+    back = [a_pod(rate=0.0), a_pod(rate=0.0)]
+    there.pods = {"new": back[0], "newer": back[1]}
+
+    found = []
+    for _ in range(12):
+        now += 5
+        for pod in back:
+            pod.run_until(pod.engine.now + 5)
+        report = await loop.tick(a_target("new", "newer", replicas=2))
+        found.append(report.recommended_replicas)
+
+    assert found == [2] * 12
+
+
+async def test_a_service_at_zero_is_recommended_nothing() -> None:
+    """What wakes it knows of requests that no pod has seen."""
+    report = await TuningLoop(Pods(), lambda: 0.0).tick(a_target(replicas=0))
+
+    assert report.recommended_replicas is None
 
 
 async def test_no_pods_is_no_news() -> None:
