@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from threading import Event, Thread
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ _DRAIN_S: Final = 15
 """Of the service: with what comes before and after, less than the notice."""
 _TTFT_S, _GAP_S = 1.0, 0.4
 _WITHIN_S: Final = 480.0
+_ZONE: Final = "topology.kubernetes.io/zone"
 _AFTERWARDS: Final = 40
 """Requests that must be answered after all is calm again."""
 _SPEC: Final[dict[str, Any]] = {
@@ -63,10 +65,10 @@ class Steady:
     def apply(self, **changes: Any) -> None:
         self.home.apply(a_manifest(_NAME, **(_SPEC | changes)))
 
-    def pods(self) -> list[str]:
-        """Name the pods that stay."""
-        label = f"serving.paceline.dev/service={_NAME}"
-        found = json.loads(self.home.kubectl("get", "pods", "-l", label, "-ojson"))["items"]
+    def pods(self, *labels: str) -> list[str]:
+        """Name the pods that stay and have these labels."""
+        selector = ",".join([f"serving.paceline.dev/service={_NAME}", *labels])
+        found = json.loads(self.home.kubectl("get", "pods", "-l", selector, "-ojson"))["items"]
         staying = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
         return sorted(str(pod["metadata"]["name"]) for pod in staying)
 
@@ -131,21 +133,28 @@ def steady(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     cluster.kubectl("delete", "namespace", _NAMESPACE, "--wait=false")
 
 
-def _evict_all(steady: Steady, names: list[str], *, grace_s: int | None = None) -> None:
-    for name in names:
-        go: Callable[[], bool] = partial(
-            evict, steady.home.cluster, name, _NAMESPACE, grace_s=grace_s
-        )
-        wait_until(go, within_s=_WITHIN_S, every_s=0.5)
+def _evict(steady: Steady, name: str, *, grace_s: int | None = None) -> None:
+    go: Callable[[], bool] = partial(evict, steady.home.cluster, name, _NAMESPACE, grace_s=grace_s)
+    wait_until(go, within_s=_WITHIN_S, every_s=0.5)
 
 
 def test_every_pod_is_evicted(steady: Steady) -> None:
-    """As drains of nodes would do: the budget refuses the next until another is ready."""
+    """As drains of nodes would do: the budget refuses the next until another is ready.
+
+    The next is asked for while the pod that replaces the one before cannot have started.
+    """
     before = steady.pods()
+    are_refused = []
 
     with steady.load("every pod evicted in turn") as traffic:
-        _evict_all(steady, before)
+        for name, following in pairwise(before):
+            wait_until(lambda: len(steady.pods()) == _REPLICAS, within_s=_WITHIN_S, every_s=0.5)
+            with steady.node.starting_only(steady.pods()):
+                _evict(steady, name)
+                are_refused.append(not evict(steady.home.cluster, following, _NAMESPACE))
+        _evict(steady, before[-1])
 
+    assert are_refused == [True] * (_REPLICAS - 1)
     assert not {*before} & {*steady.pods()}
     _none_failed(traffic)
 
@@ -153,10 +162,10 @@ def test_every_pod_is_evicted(steady: Steady) -> None:
 def test_a_notice_of_thirty_seconds(steady: Steady) -> None:
     """The pod has drained before its machine goes."""
     steady.node.overstayed.clear()
-    gone = steady.pods()[:1]
+    gone = steady.pods()[0]
 
     with steady.load("a spot machine's notice of 30 s") as traffic:
-        _evict_all(steady, gone, grace_s=_NOTICE_S)
+        _evict(steady, gone, grace_s=_NOTICE_S)
 
     assert steady.node.overstayed == []
     _none_failed(traffic)
@@ -173,9 +182,14 @@ def test_a_rolling_change_of_the_model(steady: Steady) -> None:
     _none_failed(traffic)
 
 
-def test_half_of_the_pods_is_lost(steady: Steady) -> None:
-    """As with a zone, at once and without a word: what they had is cut, and nothing else."""
-    lost = steady.pods()[: _REPLICAS // 2]
+def test_the_zone_of_half_of_the_pods_is_lost(steady: Steady) -> None:
+    """At once and without a word: what they had is cut, and nothing else.
+
+    The one node has no zone, so the pods are labelled here as those of two zones are.
+    """
+    for place, name in enumerate(steady.pods()):
+        steady.home.kubectl("label", "pod", name, f"{_ZONE}={'lost' if place % 2 else 'kept'}")
+    lost = steady.pods(f"{_ZONE}=lost")
 
     with steady.load("half of the pods killed at once") as traffic:
         wait_until(lambda: traffic.asking, within_s=_WITHIN_S)
@@ -184,6 +198,7 @@ def test_half_of_the_pods_is_lost(steady: Steady) -> None:
         at_most = sum(url in urls for url in (*asking, *traffic.asking))
         steady.home.kubectl("delete", "pod", *lost, "--force", "--grace-period=0")
 
+    assert len(lost) == _REPLICAS // 2
     failed = [answer for answer in traffic.answers if answer.ending != "whole"]
     assert {answer.url for answer in failed} <= {*urls}
     assert len(failed) <= at_most
@@ -206,7 +221,7 @@ def test_what_a_notice_is_too_short_for_is_told_so(steady: Steady) -> None:
     try:
         wait_until(lambda: len(long.asking) >= 4, within_s=_WITHIN_S)
         is_over.set()
-        _evict_all(steady, [gone], grace_s=_NOTICE_S)
+        _evict(steady, gone, grace_s=_NOTICE_S)
         thread.join(_WITHIN_S)
         wait_until(steady.serves, within_s=_WITHIN_S, every_s=0.5)
     finally:

@@ -149,14 +149,22 @@ def test_a_rollout_that_the_operator_makes(drained: RolledService, url: str) -> 
 
 
 def test_a_drain_of_the_node(drained: RolledService, url: str) -> None:
-    """`kubectl drain` evicts pod by pod, as the disruption budget lets it; there is one node."""
+    """`kubectl drain` cordons the node and evicts pod by pod, as the disruption budget lets it.
+
+    There is one node. While it is cordoned no pod can replace the first, so the second must stay.
+    """
     before = set(drained.pods())
+    first, second = _names(drained)
+    evict_second = partial(evict, drained.cluster, second)
 
     with traffic(url) as seen:
-        for name in _names(drained):
-            wait_until(partial(evict, drained.cluster, name), within_s=WITHIN_S, every_s=0.5)
+        with cordoned(drained.cluster):
+            wait_until(partial(evict, drained.cluster, first), within_s=WITHIN_S, every_s=0.5)
+            is_refused = not evict_second()
+        wait_until(evict_second, within_s=WITHIN_S, every_s=0.5)
         wait_until(drained.serves, within_s=WITHIN_S, every_s=0.5)
 
+    assert is_refused
     assert before.isdisjoint(drained.pods())
     assert_none_failed(seen)
 
@@ -165,15 +173,34 @@ def test_a_scale_in(drained: RolledService, url: str) -> None:
     """The pod that goes leaves nobody unanswered."""
     with traffic(url) as seen:
         drained.cluster.kubectl("scale", f"pisvc/{_NAME}", "--replicas=1")
-        wait_until(lambda: len(_names(drained)) == 1, within_s=WITHIN_S, every_s=0.5)
+        wait_until(lambda: len(_pods(drained)) == 1, within_s=WITHIN_S, every_s=0.5)
 
     assert_none_failed(seen)
 
 
+@contextmanager
+def cordoned(cluster: Cluster) -> Iterator[None]:
+    """Let no node take a new pod."""
+    nodes = cluster.kubectl("get", "nodes", "-oname").split()
+    cluster.kubectl("cordon", *nodes)
+    try:
+        yield
+    finally:
+        cluster.kubectl("uncordon", *nodes)
+
+
 def _names(service: RolledService) -> list[str]:
+    """Name the pods that stay."""
+    return [
+        str(pod["metadata"]["name"])
+        for pod in _pods(service)
+        if "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def _pods(service: RolledService) -> list[dict[str, Any]]:
     """The pods that are there, those that leave as well."""
     label = f"--selector=serving.paceline.dev/service={_NAME}"
-    pods: list[dict[str, Any]] = json.loads(
-        service.cluster.kubectl("get", "pods", label, "-ojson")
-    )["items"]
-    return [str(pod["metadata"]["name"]) for pod in pods]
+    text = service.cluster.kubectl("get", "pods", label, "-ojson")
+    found: list[dict[str, Any]] = json.loads(text)["items"]
+    return found

@@ -1,7 +1,8 @@
 """A service of several simulated pods under the tuner's loop and a horizontal autoscaler.
 
-The autoscaler is a model of Kubernetes' for an Object metric with a target of type Value: its
-tolerance, its stabilisation windows and its sync period, as `autoscaling/v2` describes them.
+The autoscalers are models of Kubernetes' for an Object metric with a target of type Value, and for
+an External metric with one of type AverageValue, which KEDA gives it: their tolerance, their
+stabilisation windows and their sync period, as `autoscaling/v2` describes them.
 """
 
 import math
@@ -32,7 +33,7 @@ _SCRAPED_S: Final = 30.0
 
 @dataclass
 class Autoscaler:
-    """Recommends replicas from a utilization, and remembers what it recommended."""
+    """Follows λ/λ* as examples/hpa.yaml has it, and remembers what it wanted."""
 
     target: float = 0.8
     least: int = 1
@@ -41,21 +42,43 @@ class Autoscaler:
     down_window_s: float = 300.0
     _past: list[tuple[float, int]] = field(default_factory=list)
 
-    def sync(self, now: float, *, replicas: int, ready: int, utilization: float | None) -> int:
+    def read(self, report: ServiceReport) -> float | None:
+        """Return the metric that it scales on."""
+        return report.utilization
+
+    def sync(self, now: float, *, replicas: int, ready: int, metric: float | None) -> int:
         """Return how many replicas are wanted; without a metric, as many as there are."""
-        if utilization is None:
+        if metric is None:
             return replicas
-        wanted = self._recommend(replicas, ready, utilization / self.target)
+        fastest = max(2 * replicas, replicas + 4)  # the default policies, per 15 s
+        wanted = min(max(self._wanted(replicas, ready, metric), self.least), self.most, fastest)
         self._past = [each for each in self._past if each[0] > now - self.down_window_s]
         self._past.append((now, wanted))
         up = min(count for at, count in self._past if at >= now - self.up_window_s)
         down = max(count for _, count in self._past)
         return up if replicas < up else min(replicas, down)
 
-    def _recommend(self, replicas: int, ready: int, ratio: float) -> int:
-        wanted = replicas if abs(ratio - 1) <= _TOLERANCE else math.ceil(ratio * ready)
-        fastest = max(2 * replicas, replicas + 4)  # the default policies, per 15 s
-        return min(max(wanted, self.least), self.most, fastest)
+    def _wanted(self, replicas: int, ready: int, metric: float) -> int:
+        ratio = metric / self.target
+        return replicas if abs(ratio - 1) <= _TOLERANCE else math.ceil(ratio * ready)
+
+
+@dataclass
+class RecommendedAutoscaler(Autoscaler):
+    """Follows the recommended replicas as examples/keda.yaml has it, without its fallback."""
+
+    target: float = 1.0
+    up_window_s: float = 0.0
+    down_window_s: float = 180.0
+
+    def read(self, report: ServiceReport) -> float | None:
+        """Return the metric that it scales on."""
+        return report.recommended_replicas
+
+    def _wanted(self, replicas: int, ready: int, metric: float) -> int:  # noqa: ARG002 - of an average
+        wanted = math.ceil(metric / self.target)
+        # The example's tolerance is none for scaling up.
+        return replicas if 0 <= 1 - wanted / replicas <= _TOLERANCE else wanted
 
 
 @dataclass
@@ -101,9 +124,16 @@ class AutoscaledService:
         for _ in range(int(seconds / PERIOD_S)):
             self._serve(self.now + PERIOD_S)
             pods = tuple(PodTarget(name, f"http://{name}", "token") for name in self._ready())
-            report = await self.loop.tick(ServiceTarget("ns/name", self.spec, pods))
+            target = ServiceTarget(
+                "ns/name",
+                self.spec,
+                pods,
+                start_s=self.start_s,
+                replicas=sum(not replica.is_leaving for replica in self._all.values()),
+            )
+            report = await self.loop.tick(target)
             self.reports.append(report)
-            self._seen.append((self.now, report.utilization))
+            self._seen.append((self.now, self.autoscaler.read(report)))
             if self.now % _SYNC_S == 0:
                 self._scale()
         return self.reports[-1]
@@ -162,7 +192,7 @@ class AutoscaledService:
             self.now,
             replicas=len(staying),
             ready=len(self._ready()),
-            utilization=self._seen[0][1],
+            metric=self._seen[0][1],
         )
         self.replicas.append(wanted)
         for name in staying[wanted:]:  # the newest go first

@@ -107,6 +107,8 @@ class ProcessNode:
     """Pods that were killed at the end of their grace."""
     _stopping: threading.Event = field(default_factory=threading.Event)
     _num_started: int = 0
+    _only: frozenset[str] | None = None
+    """The pods that may start; None while all may."""
 
     def __post_init__(self) -> None:
         self._api = api(self.cluster)
@@ -140,6 +142,15 @@ class ProcessNode:
             for process in pod.processes.values():
                 process.kill()
         return [f"http://{pod.address}:8000" for pod in lost]
+
+    @contextmanager
+    def starting_only(self, names: Collection[str]) -> Iterator[None]:
+        """Leave every other pod pending until the end, so that none of them gets ready."""
+        self._only = frozenset(names)
+        try:
+            yield
+        finally:
+            self._only = None
 
     def start(self) -> None:
         """Register the node, and begin."""
@@ -188,13 +199,17 @@ class ProcessNode:
         for uid, manifest in found.items():
             if uid in self.pods:
                 self.pods[uid].manifest = manifest
-            elif "deletionTimestamp" not in manifest["metadata"]:
+            elif "deletionTimestamp" not in manifest["metadata"] and self._may_start(manifest):
                 self.pods[uid] = self._begin(manifest)
         for uid, pod in [*self.pods.items()]:
             if uid not in found or self._leave(pod):
                 self._drop(uid)
             else:
                 self._show(pod)
+
+    def _may_start(self, manifest: Json) -> bool:
+        only = self._only
+        return only is None or manifest["metadata"]["name"] in only
 
     def _begin(self, manifest: Json) -> _Pod:
         self._num_started += 1

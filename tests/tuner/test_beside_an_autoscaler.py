@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from paceline_sim.requests import Requests
 from paceline_sim.simulated_engine import SimulatedEngine
-from paceline_testing.autoscaled import AutoscaledService, Autoscaler
+from paceline_testing.autoscaled import AutoscaledService, Autoscaler, RecommendedAutoscaler
 from paceline_testing.simulated import a_laptop, clients, then
 from paceline_tuner.service_spec import SLA, TuningSpec
 
@@ -18,16 +18,23 @@ NOBODY = clients(0.0)
 HOUR_S = 3600.0
 OBJECTIVE = 0.99
 
+by_each_metric = pytest.mark.parametrize(
+    "scaler",
+    [Autoscaler, RecommendedAutoscaler],
+    ids=["utilization", "recommended replicas"],
+)
+"""examples/hpa.yaml and examples/keda.yaml."""
+
 
 def a_service(
-    requests: Requests, *, scaler: Autoscaler | None = None, shed_ttft_ms: float | None = None
+    requests: Requests, scaler: type[Autoscaler], *, shed_ttft_ms: float | None = None
 ) -> AutoscaledService:
     """Laptops, each of which serves some 1.1 requests a second within the SLA."""
     return AutoscaledService(
         requests,
         lambda number: a_laptop(NOBODY, seed=number + 1, shed_ttft_ms=shed_ttft_ms),
         SPEC,
-        scaler or Autoscaler(),
+        scaler(),
     )
 
 
@@ -36,24 +43,31 @@ def keeps_the_sla(engine: SimulatedEngine) -> object:
     return engine.ttft_ms <= 6000.0
 
 
-async def test_an_hour_of_steady_load_turns_neither_replicas_nor_limits() -> None:
+@by_each_metric
+async def test_an_hour_of_steady_load_turns_neither_replicas_nor_limits(
+    scaler: type[Autoscaler],
+) -> None:
     """2.4 requests a second want three laptops, from the first minutes to the last."""
-    service = a_service(clients(2.4, seconds=HOUR_S, seed=3))
+    service = a_service(clients(2.4, seconds=HOUR_S, seed=3), scaler)
 
     await service.run(600)
     settled, changes = len(service.replicas), len(service.changes)
     await service.run(HOUR_S - 600)
 
     assert set(service.replicas[settled:]) == {service.replicas[-1]}
+    assert service.turns <= 1
     assert 3 <= service.replicas[-1] <= 4
     assert len(service.changes) - changes <= 6 * service.replicas[-1]
     assert service.attained(600, HOUR_S - 60, keeps_the_sla) >= OBJECTIVE
 
 
-async def test_a_step_of_the_load_is_served_once_the_replicas_are_there() -> None:
+@by_each_metric
+async def test_a_step_of_the_load_is_served_once_the_replicas_are_there(
+    scaler: type[Autoscaler],
+) -> None:
     """From one pod's load to three pods': refused at first, then as promised; no pod crawls."""
     load = then(clients(0.6, seconds=600, seed=4), clients(2.6, start_s=600, seconds=900, seed=5))
-    service = a_service(load, shed_ttft_ms=6000.0)
+    service = a_service(load, scaler, shed_ttft_ms=6000.0)
 
     await service.run(1500)
 
@@ -65,10 +79,13 @@ async def test_a_step_of_the_load_is_served_once_the_replicas_are_there() -> Non
     assert service.attained(1000, 1440, keeps_the_sla) >= OBJECTIVE
 
 
-async def test_replicas_go_when_the_load_goes_and_what_they_ran_is_served() -> None:
+@by_each_metric
+async def test_replicas_go_when_the_load_goes_and_what_they_ran_is_served(
+    scaler: type[Autoscaler],
+) -> None:
     """A pod that leaves gets no request more, and ends those that it has."""
     load = then(clients(2.6, seconds=500, seed=4), clients(0.5, start_s=500, seconds=800, seed=5))
-    service = a_service(load, shed_ttft_ms=6000.0)
+    service = a_service(load, scaler, shed_ttft_ms=6000.0)
 
     await service.run(1300)
 
@@ -78,22 +95,24 @@ async def test_replicas_go_when_the_load_goes_and_what_they_ran_is_served() -> N
     assert service.attained(300, 1240, keeps_the_sla) >= OBJECTIVE
 
 
-async def test_a_metric_that_vanishes_scales_nothing() -> None:
+@by_each_metric
+def test_a_metric_that_vanishes_scales_nothing(scaler: type[Autoscaler]) -> None:
     """The operator is down: the autoscaler holds."""
-    scaler = Autoscaler()
+    holding = scaler()
 
-    wanted = [
-        scaler.sync(15.0 * number, replicas=3, ready=3, utilization=None) for number in range(40)
-    ]
+    wanted = [holding.sync(15.0 * number, replicas=3, ready=3, metric=None) for number in range(40)]
 
     assert set(wanted) == {3}
 
 
+@by_each_metric
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(rate=st.floats(0.3, 5.0), seed=st.integers(1, 1000))
-async def test_any_steady_load_brings_the_replicas_to_rest(rate: float, seed: int) -> None:
+async def test_any_steady_load_brings_the_replicas_to_rest(
+    scaler: type[Autoscaler], rate: float, seed: int
+) -> None:
     """They may come up to it and correct themselves once; they do not swing."""
-    service = a_service(clients(rate, seconds=900, seed=seed))
+    service = a_service(clients(rate, seconds=900, seed=seed), scaler)
 
     await service.run(900)
 
