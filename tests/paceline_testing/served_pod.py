@@ -1,4 +1,4 @@
-"""A simulated pod behind HTTP, in real time: what the operator finds at a pod's port 8001."""
+"""A simulated pod behind HTTP: what the operator finds at a pod's port 8001."""
 
 import asyncio
 import os
@@ -28,6 +28,8 @@ class ServedPod:
 
     ip: str
     pod: SimPod
+    pace: float = 1.0
+    """Seconds that pass for the pod in one second."""
     started_at: float = field(default_factory=time.monotonic)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -35,7 +37,7 @@ class ServedPod:
         """Bring the pod to the present, then answer as its sidecar would."""
         asked = urlsplit(path)
         with self.lock:
-            self.pod.run_until(time.monotonic() - self.started_at)
+            self.pod.run_until((time.monotonic() - self.started_at) * self.pace)
             if (method, asked.path) == ("GET", "/runtime/telemetry"):
                 since = int(parse_qs(asked.query)["since"][0])
                 return self._called(self.pod.get_telemetry(_POD, since))
@@ -52,10 +54,10 @@ class ServedPod:
 
 
 @contextmanager
-def served(pod: SimPod, number: int = 0) -> Iterator[ServedPod]:
+def served(pod: SimPod, number: int = 0, *, pace: float = 1.0) -> Iterator[ServedPod]:
     """Serve it on a loopback address that no other living process picks; `number` is 0 to 2."""
     first = IPv4Address("127.0.0.0") + 2**22  # the highest process id, so that each has its own
-    pod_served = ServedPod(str(first + number * 2**22 + os.getpid()), pod)
+    pod_served = ServedPod(str(first + number * 2**22 + os.getpid()), pod, pace)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
