@@ -134,6 +134,8 @@ class EngineLoad(msgspec.Struct, frozen=True):
     """Steps with prompts, drafts or padding that were replayed from CUDA graphs."""
     kv_unfilled_tokens: int = 0
     """Tokens for which the blocks of running requests have room beyond those that they know."""
+    batch_lane_paused_steps: int = 0
+    """Steps that the batch lane's decodes left out for people's prompts, since start."""
 
 
 class EngineTelemetry(msgspec.Struct, frozen=True, tag=True):

@@ -78,6 +78,19 @@ def test_a_prompt_gets_the_tokens_of_batch_decodes_but_for_their_share_of_the_st
     ]
 
 
+def test_the_load_counts_the_steps_that_batch_decodes_left_out() -> None:
+    """Not those that they took, and none while no person's prompt needs their tokens."""
+    steps = Steps()
+    steps.take(3)
+    assert steps.under_test.engine.load().batch_lane_paused_steps == 0
+
+    steps.ask(56)
+    taken = steps.take(8)
+
+    left_out = sum("batch 0" not in counts for counts in taken)
+    assert steps.under_test.engine.load().batch_lane_paused_steps == left_out == 5
+
+
 def test_a_lane_with_half_of_the_share_has_every_other_step() -> None:
     steps = Steps(replace(PAUSING, interactive_share=0.5, batch_share=0.5))
 

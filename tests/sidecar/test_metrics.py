@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.samples import Sample
 
@@ -12,6 +13,7 @@ from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.scripted_engine import Script, ScriptedEngine, a_step, an_engine_load
 from paceline_testing.used_sidecar import scrape, use_everything, value
 from paceline_testing.waiting import wait_until
+from paceline_wire import EngineLoad
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROW = re.compile(
@@ -130,6 +132,29 @@ def test_sequences_that_fit_paged_stand_beside_preallocated_ones(
     wait_until(lambda: len(scrape(sidecar)[name]) == 2)
     assert value(sidecar, name, allocation="paged") == 256 * 2 // 3
     assert value(sidecar, name, allocation="preallocated") == 256 // 32
+
+
+def test_steps_that_the_batch_lane_left_out_are_counted(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """As the engine counts them: nothing of a pause shows in what the steps computed."""
+    name = "paceline_batch_lane_paused_steps_total"
+    wait_until(lambda: name in scrape(sidecar))
+    assert value(sidecar, name) == 0
+
+    engine.script.load = msgspec.structs.replace(an_engine_load(), batch_lane_paused_steps=7)
+
+    wait_until(lambda: value(sidecar, name) == 7)
+
+
+def test_an_engine_of_an_older_version_has_left_out_none() -> None:
+    """While its pod is replaced an engine may not know the field; a newer one may know others."""
+    told = msgspec.to_builtins(an_engine_load())
+    del told["batch_lane_paused_steps"]
+
+    load = msgspec.convert(told | {"of_a_later_version": 1}, EngineLoad)
+
+    assert load.batch_lane_paused_steps == 0
 
 
 @pytest.mark.usefixtures("engine")

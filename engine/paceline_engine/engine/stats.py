@@ -52,6 +52,7 @@ def load_of(
         output_tokens_by_lane=_split(counters.output_tokens, counters.batch_output_tokens),
         stuck_admissions=stuck_admissions,
         overlap_fallbacks=counters.overlap_fallbacks,
+        batch_lane_paused_steps=counters.batch_lane_paused_steps,
         graph_steps=graph_use.decodes,
         graph_fallbacks=dict(graph_use.eager),
         graph_mixed_steps=graph_use.mixed,

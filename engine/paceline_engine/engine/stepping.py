@@ -51,12 +51,15 @@ class Counters:
     """The batch lane's part of `output_tokens`."""
     overlap_fallbacks: int = 0
     """Steps that were scheduled only after the one before was settled, though steps overlap."""
+    batch_lane_paused_steps: int = 0
+    """Steps that the decodes of the batch lane left out."""
 
     def count(self, batch: Batch, sampled: list[Request]) -> None:
         """Add a step that has run."""
         prompts = batch.chunks[batch.num_decodes + batch.num_drafted :]
         chunks = [chunk for chunk in prompts if not chunk.is_padding]
         self.steps += 1
+        self.batch_lane_paused_steps += batch.is_batch_paused
         self.padding_tokens += batch.num_padding
         self.prompt_tokens += sum(chunk.count for chunk in chunks)
         self.output_tokens += sum(request.num_newest for request in sampled)

@@ -127,6 +127,10 @@ OVERLAP_FALLBACKS = _counter(
     "overlap_fallbacks",
     "Steps that waited for the tokens of the one before, although steps overlap.",
 )
+BATCH_LANE_PAUSED_STEPS = _counter(
+    "batch_lane_paused_steps",
+    "Steps that decodes of the batch lane left out, as people's prompts needed their part.",
+)
 GRAPH_STEPS = _counter("graph_steps", "Steps replayed whole from CUDA graphs.")
 GRAPH_MIXED_STEPS = _counter(
     "graph_mixed_steps",

@@ -166,6 +166,7 @@ def _counters(seen: Snapshot) -> Iterator[Family]:
     yield values(names.SWAPPED, [((seen.name,), load.swapped)])
     yield values(names.STUCK_ADMISSIONS, [((seen.name,), load.stuck_admissions)])
     yield values(names.OVERLAP_FALLBACKS, [((seen.name,), load.overlap_fallbacks)])
+    yield values(names.BATCH_LANE_PAUSED_STEPS, [((seen.name,), load.batch_lane_paused_steps)])
     yield values(names.GRAPH_STEPS, [((seen.name,), load.graph_steps)])
     yield values(names.GRAPH_MIXED_STEPS, [((seen.name,), load.graph_mixed_steps)])
     fallbacks = ((why, load.graph_fallbacks.get(why, 0)) for why in get_args(WhyEager))
