@@ -39,6 +39,7 @@ class Class:
 
 _IN_ORDER = "make e2e-fleet applies them in this order to a cluster"
 _OWN = "names the reader's own service, node, namespace or secret in a cluster"
+_REPOSITORY = "changes the reader's own repository, from which Flux or Argo CD applies"
 _IMAGES = "its images lie in the reader's registry; the tutorial installs the chart with local ones"
 _GPU = "needs a CUDA GPU"
 _CI = "it is what CI runs itself"
@@ -134,6 +135,8 @@ CLASSES = (
     Class("kubectl port-forward service/quickstart 8000", How.TUTORIAL),
     Class("kubectl apply *─*", How.NOT, "no command: a line of a drawing begins with its name"),
     Class("kubectl apply --server-side -k *", How.NOT, "tests/deploy applies what it renders"),
+    Class("kubectl apply --server-side --force-conflicts -f crds", How.NOT,
+          "tests with a cluster apply the file in it so"),
     Class("kubectl apply -f examples/policies", How.NOT, "tests/deploy applies each of them"),
     Class("kubectl apply -f examples/pipelines/*", How.NOT,
           "asks for three cores; tests/seams/test_pipelines.py lets one service stand for three"),
@@ -155,6 +158,8 @@ CLASSES = (
           prepared=prepared.UNDER_TRAFFIC),
     Class("curl *http://127.0.0.1:8001/*", How.SERVED, prepared=prepared.FORWARDED),
     # programs of others
+    Class("git *", How.NOT, _REPOSITORY),
+    Class("sed -i * services/*", How.NOT, _REPOSITORY),
     Class("cat", How.NOT, "prints what the command before it has printed"),
     Class("echo *kubectl get secret*", How.NOT, _OWN),
     Class("jq -c *", How.SERVED, prepared=prepared.TELEMETRY),

@@ -16,6 +16,7 @@ Manifest = dict[str, Any]
 OTHER_KINDS = {
     "Application": "Argo CD's: its definition is not here",
     "GitRepository": "Flux's: its definition is not here",
+    "Kustomization": "Flux's: its definition is not here",
     "HelmRelease": "Flux's: its definition is not here",
     "OCIRepository": "Flux's: its definition is not here",
     "AlertmanagerConfig": "the Prometheus Operator's: its definition is not here",

@@ -23,6 +23,7 @@ EXEMPT = {
     "cat": "its arguments are files",
     "cp": "its arguments are files",
     "echo": "its arguments are data",
+    "git": "a program of its own; it changes the reader's repository",
     "grep": "its pattern is data; that it finds something is seen when the page is run",
     "sed": "its script is data; what it changes is seen when the page is run",
     "tail": "its arguments are numbers and files",
@@ -133,7 +134,14 @@ def _kubectl(words: tuple[str, ...]) -> Iterator[str]:
 
 _HELM = {
     "install": {"--create-namespace", "--skip-crds", "--wait", "--dry-run"},
-    "upgrade": {"--create-namespace", "--install", "--reuse-values", "--skip-crds", "--wait"},
+    "upgrade": {
+        "--create-namespace",
+        "--install",
+        "--reset-then-reuse-values",
+        "--reuse-values",
+        "--skip-crds",
+        "--wait",
+    },
     "rollback": {"--wait"},
     "uninstall": {"--wait"},
     "template": {"--include-crds"},
