@@ -4,6 +4,7 @@ python -m docs_check                               # make docs-check
 python -m docs_check --only 'paceline *'           # commands that the pattern fits
 python -m docs_check --go-on                       # but those that an earlier run has passed
 python -m docs_check --write docs/tutorial.md      # --part laptop, --part cluster
+python -m docs_check --links                       # ask other sites for what the pages link to
 """
 
 # ruff: noqa: T201 - commands print
@@ -17,6 +18,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from docs_check.blocks import ROOT
+from docs_check.elsewhere import ask, links_elsewhere
 from docs_check.found import found
 from docs_check.how import How, class_of
 from docs_check.passed import Passed
@@ -40,7 +42,10 @@ def main() -> int:
     parser.add_argument("--part", choices=["laptop", "cluster"], help="of the tutorial; else both")
     parser.add_argument("--only", default="*", metavar="PATTERN", help="of commands, not the page")
     parser.add_argument("--go-on", action="store_true", help="leave out what has passed before")
+    parser.add_argument("--links", action="store_true", help="run nothing; needs the internet")
     asked = parser.parse_args()
+    if asked.links:
+        return _elsewhere()
     parts = [asked.part] if asked.part else ["laptop", "cluster"]
     if asked.write:
         return max(_page(asked.write.resolve(), part, is_written=True) for part in parts)
@@ -48,6 +53,16 @@ def main() -> int:
     if asked.only == "*":
         statuses += [_page(TUTORIAL, part, is_written=False) for part in parts]
     return max(statuses)
+
+
+def _elsewhere() -> int:
+    """Ask for each link to another site once; say of what is not found which pages have it."""
+    pages = links_elsewhere()
+    status = 0
+    for answer in ask(pages):
+        print(answer if answer.is_there else f"{answer} ({', '.join(pages[answer.url])})")
+        status = max(status, not (answer.is_there or answer.is_refused))
+    return status
 
 
 def _commands(only: str, *, goes_on: bool) -> int:
