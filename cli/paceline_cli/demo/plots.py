@@ -2,44 +2,68 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from paceline_cli.demo.demo_run import DemoRun, rolling_p99
+from paceline_cli.demo.demo_run import DemoRun
+from paceline_cli.demo.series import WINDOW_S, DemoSeries, LatencySeries
 from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, plain_log_ticks, styled
 
-_WINDOW_S: Final = 10.0
-_STEP_S: Final = 1.0
 _HEADROOM: Final = 1.3
 """Above the highest value, for the labels."""
+_WHOLE_S: Final = 10.0
+"""From here on seconds need no decimals."""
 
 
-def over_time(run: DemoRun) -> Figure:
-    """Rolling p99 of each target, and both limits, on one time axis."""
-    panels = _p99_panels(run)
+def over_time(series: DemoSeries) -> Figure:
+    """Moving p99 of each latency with a target, and both limits, on one time axis."""
+    panels = series.latencies
     with styled():
-        figure = Figure(figsize=(9, 1.9 * len(panels) + 2.6), layout="constrained")
+        figure = Figure(figsize=(9, 1.9 * len(panels) + 3.0), layout="constrained")
+        figure.suptitle(_message(series), x=0.01, ha="left", fontsize=12, fontweight="bold")
         axes = figure.subplots(len(panels) + 1, 1, sharex=True)
-        for axis, (name, target, points) in zip(axes, panels, strict=False):
-            _p99_panel(axis, run, name, target, points)
-        _limits_panel(axes[-1], run)
+        for axis, panel in zip(axes, panels, strict=False):
+            _p99_panel(axis, series, panel)
+        _limits_panel(axes[-1], series)
         for axis in axes:
-            axis.axvline(run.border_at - run.start_at, color=INK, linewidth=1)
-            axis.set_xlim(0, run.end_at - run.start_at)
+            axis.axvline(series.border_s, color=INK, linewidth=1)
+            axis.set_xlim(0, series.end_s)
         axes[-1].set_xlabel("seconds of traffic")
         top = axes[0]
-        border = run.border_at - run.start_at
         for at, text, color, align in (
-            (border - 1, "limits as declared", BEFORE, "right"),
-            (border + 1, "tuner on", AFTER, "left"),
+            (series.border_s - 1, "limits as declared", BEFORE, "right"),
+            (series.border_s + 1, "tuner on", AFTER, "left"),
         ):
             top.text(
                 at, 1.0, text, color=color, ha=align, va="top", transform=top.get_xaxis_transform()
             )
     return figure
+
+
+def save_over_time(series: DemoSeries, path: Path) -> None:
+    """Write that plot as a PNG; the same series gives the same bytes."""
+    over_time(series).savefig(path, dpi=160, metadata={"Software": None})
+
+
+def _message(series: DemoSeries) -> str:
+    """Say what became of the first latency: 1.4 s -> 0.42 s."""
+    measured = f"(measured, {series.machine})"
+    if not series.latencies:
+        return f"Limits over time\n{measured}"
+    first = series.latencies[0]
+    spans = " → ".join(_seconds(ms) for ms in (first.before_ms, first.after_ms))
+    return f"p99 of the {first.name}: {spans}, target {_seconds(first.target_ms)}\n{measured}"
+
+
+def _seconds(ms: float | None) -> str:
+    """Write a latency with two figures: 0.42 s, 15 s."""
+    if ms is None or math.isinf(ms):
+        return "none"
+    return f"{ms / 1e3:,.0f} s" if ms >= 1e3 * _WHOLE_S else f"{ms / 1e3:.2g} s"
 
 
 def distributions(run: DemoRun) -> Figure:
@@ -76,91 +100,65 @@ def distributions(run: DemoRun) -> Figure:
     return figure
 
 
-def _p99_panels(run: DemoRun) -> list[tuple[str, float | None, list[tuple[float, float]]]]:
-    gaps = [
-        (at, ms)
-        for record in run.records
-        for at, ms in zip(record.token_ats[1:], record.itls_ms, strict=True)
-    ]
-    firsts = [
-        (record.token_ats[0], ms) for record in run.records if (ms := record.ttft_ms) is not None
-    ]
-    means = [
-        (record.token_ats[-1], ms) for record in run.records if (ms := record.tpot_ms) is not None
-    ]
-    panels = [
-        ("Inter-token latency", run.sla.itl_p99_ms, gaps),
-        ("Time per output token", run.sla.tpot_p99_ms, means),
-        ("Time to first token", run.sla.ttft_p99_ms, firsts),
-    ]
-    return [panel for panel in panels if panel[1] is not None]
-
-
-def _p99_panel(
-    axis: Any, run: DemoRun, name: str, target: float | None, points: Sequence[tuple[float, float]]
-) -> None:
-    series = rolling_p99(
-        points, start=run.start_at, end=run.end_at, window_s=_WINDOW_S, step_s=_STEP_S
-    )
+def _p99_panel(axis: Any, series: DemoSeries, panel: LatencySeries) -> None:
+    values = [math.nan if ms is None else ms / 1e3 for ms in panel.p99_ms]
     for color, first, last in (
-        (BEFORE, run.start_at, run.border_at),
-        (AFTER, run.border_at, run.end_at),
+        (BEFORE, 0.0, series.border_s),
+        (AFTER, series.border_s, series.end_s),
     ):
-        shown = [(at - run.start_at, ms) for at, ms in series if first <= at <= last]
-        axis.plot(
-            [at for at, _ in shown],
-            [math.nan if ms is None else ms for _, ms in shown],
-            color=color,
-            linewidth=2,
-        )
-    axis.set_title(f"{name}, p99 of the last {_WINDOW_S:.0f} s (ms)")
-    highest = max([target or 0.0, *(ms for _, ms in series if ms is not None)], default=1.0)
-    axis.set_ylim(0, highest * _HEADROOM)
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    if target is not None:
-        axis.axhline(target, color=INK, linestyle="--", linewidth=1)
-        axis.annotate(
-            f"target {target:,.0f} ms",
-            (1.0, target),
-            xycoords=axis.get_yaxis_transform(),
-            xytext=(0, 3),
-            textcoords="offset points",
-            ha="right",
-            fontsize=9,
-        )
-
-
-def _limits_panel(axis: Any, run: DemoRun) -> None:
-    times = [sample.at - run.start_at for sample in run.samples]
-    lines: tuple[tuple[str, str, list[int | None]], ...] = (
-        ("token budget", INK, [sample.token_budget for sample in run.samples]),
-        ("max batch size", FAINT, [sample.batch_size for sample in run.samples]),
+        shown = [(at, s) for at, s in zip(series.at_s, values, strict=True) if first <= at <= last]
+        axis.plot([at for at, _ in shown], [s for _, s in shown], color=color, linewidth=2)
+    axis.set_title(f"{panel.name[0].upper()}{panel.name[1:]}: p99 of the last {WINDOW_S:.0f} s (s)")
+    target_s = panel.target_ms / 1e3
+    axis.set_ylim(0, _HEADROOM * max([target_s, *(s for s in values if not math.isnan(s))]))
+    axis.axhline(target_s, color=INK, linestyle="--", linewidth=1)
+    axis.annotate(
+        f"target {_seconds(panel.target_ms)}",
+        (1.0, target_s),
+        xycoords=axis.get_yaxis_transform(),
+        xytext=(0, 3),
+        textcoords="offset points",
+        ha="right",
+        fontsize=9,
     )
-    end = run.end_at - run.start_at
-    values: list[float] = []
+
+
+def _limits_panel(axis: Any, series: DemoSeries) -> None:
+    lines: tuple[tuple[str, str, list[int | None]], ...] = (
+        ("token budget", INK, series.token_budget),
+        ("max batch size", FAINT, series.batch_size),
+    )
+    shown: list[int] = []
+    moved: list[str] = []
     for label, color, limits in lines:
-        known = [(at, value) for at, value in zip(times, limits, strict=True) if value]
+        known = [(at, value) for at, value in zip(series.limits_at_s, limits, strict=True) if value]
         if not known:  # no telemetry yet
             continue
-        values += [value for _, value in known]
         # The last value holds until the end; the first held before traffic began.
-        xs = [0.0, *(max(at, 0.0) for at, _ in known), end]
+        xs = [0.0, *(max(at, 0.0) for at, _ in known), series.end_s]
         ys = [known[0][1], *(value for _, value in known), known[-1][1]]
+        shown += ys
         axis.step(xs, ys, where="post", color=color, linewidth=2)
+        if len(set(ys)) > 1:
+            moved.append(label)
+            said = f"{label} {ys[0]:,} → {ys[-1]:,}"
+        else:
+            said = f"{label} {ys[-1]:,}: not moved"
         axis.annotate(
-            f"{label} {ys[-1]:,}",
-            (end, ys[-1]),
+            said,
+            (series.end_s, ys[-1]),
             xytext=(0, 4),
             textcoords="offset points",
             ha="right",
             color=color,
         )
     axis.set_yscale("log", base=2)
-    if values:
-        axis.set_ylim(min(values) / 1.6, max(values) * 1.9)
+    if shown:
+        axis.set_ylim(min(shown) / 1.6, max(shown) * 1.9)
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axis.yaxis.set_minor_locator(NullLocator())
-    axis.set_title("Limits: tokens in one step, running sequences")
+    only = f"; only the {moved[0]} moved" if len(moved) == 1 else ""
+    axis.set_title(f"Limits: tokens in one step, running sequences{only}")
 
 
 def _ecdf(axis: Any, values: Sequence[float], color: str) -> None:

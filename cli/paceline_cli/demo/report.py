@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from paceline_cli.demo.demo_run import DemoRun, Verdict, opening
-from paceline_cli.demo.plots import distributions, over_time
+from paceline_cli.demo.plots import distributions, over_time, save_over_time
+from paceline_cli.demo.series import series_of
 from paceline_cli.pages import rendered
 from paceline_cli.plot_style import svg
 from paceline_cli.sla_targets import targets
@@ -25,15 +28,29 @@ class SummaryRow:
     after_misses: bool = False
 
 
-def write_report(run: DemoRun, verdict: Verdict, folder: Path, *, png: Path | None = None) -> Path:
-    """Write `report.html` into the folder, and the main plot to `png`; return the page's path."""
+def write_report(
+    run: DemoRun,
+    verdict: Verdict,
+    folder: Path,
+    *,
+    png: Path | None = None,
+    series_json: Path | None = None,
+) -> Path:
+    """Write `report.html` into the folder, and return its path.
+
+    The main plot goes to `png`, and what it draws to `series_json`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    main_plot = over_time(run)
+    series = series_of(run)
     if png:
         png.parent.mkdir(parents=True, exist_ok=True)
-        main_plot.savefig(png, dpi=160)
+        save_over_time(series, png)
+    if series_json:
+        series_json.parent.mkdir(parents=True, exist_ok=True)
+        series_json.write_bytes(msgspec.json.format(msgspec.json.encode(series), indent=1) + b"\n")
     page = folder / "report.html"
-    page.write_text(render(run, verdict, svg(main_plot), svg(distributions(run))), encoding="utf-8")
+    plots = svg(over_time(series)), svg(distributions(run))
+    page.write_text(render(run, verdict, *plots), encoding="utf-8")
     return page
 
 

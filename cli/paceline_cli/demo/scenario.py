@@ -51,6 +51,7 @@ class Demo:
     seed: int
     svg: Path | None = None
     png: Path | None = None
+    series_json: Path | None = None
     has_page: bool = True
     """Whether the live table is also a page in the browser."""
 
@@ -71,7 +72,7 @@ async def run_demo(demo: Demo, console: Console) -> Verdict:
         if demo.svg:
             save_svg(act.view(), demo.svg)
     verdict = judge(run.sla, run.after(), run.last_observed())
-    page = write_report(run, verdict, demo.out, png=demo.png)
+    page = write_report(run, verdict, demo.out, png=demo.png, series_json=demo.series_json)
     console.print(opening(run.sla, run.before().observed(run.sla)), soft_wrap=True, highlight=False)
     console.print(f"report: {page}", soft_wrap=True, highlight=False)
     return verdict

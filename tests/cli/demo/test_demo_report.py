@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from paceline_cli.demo.demo_run import DemoRun, TunerSample, judge
+from paceline_cli.demo.plots import save_over_time
 from paceline_cli.demo.report import summary, write_report
+from paceline_cli.demo.series import DemoSeries
 from paceline_cli.traffic.calibration import Speed
 from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.reports import a_change, observed
@@ -70,6 +73,22 @@ def test_the_report_needs_no_other_file(run: DemoRun, tmp_path: Path) -> None:
     assert not re.search(r'(src|href)="(?!#)', text)
     assert verdict.sentence in text
     assert (tmp_path / "plots/p99.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_kept_series_redraws_the_main_plot(run: DemoRun, tmp_path: Path) -> None:
+    """The picture of a page can change its style without another run."""
+    verdict = judge(run.sla, run.after(), run.last_observed())
+    png, kept, again = (tmp_path / name for name in ("p99.png", "demo.json", "again.png"))
+
+    write_report(run, verdict, tmp_path, png=png, series_json=kept)
+    series = msgspec.json.decode(kept.read_bytes(), type=DemoSeries)
+    save_over_time(series, again)
+
+    assert again.read_bytes() == png.read_bytes()
+    gaps, firsts = series.latencies
+    assert (gaps.before_ms, gaps.after_ms) == pytest.approx((1500, 100))
+    assert (firsts.name, firsts.target_ms) == ("time to first token", 1000.0)
+    assert set(series.token_budget) == {2048, 160}
 
 
 def test_what_was_measured_is_text_and_never_markup(run: DemoRun, tmp_path: Path) -> None:
