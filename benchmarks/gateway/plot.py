@@ -1,40 +1,54 @@
-"""The share of answered requests that wait longer for their first token, by policy."""
+"""What each policy of the gateway makes of the same requests: bars of the medians over repeats."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
 from matplotlib.figure import Figure
 
-from paceline_cli.plot_style import AFTER, BEFORE, FAINT, INK, styled
+from paceline_cli.plot_style import AFTER, FAINT, INK, styled
 
-_LINES: Final = {
-    "round robin": (FAINT, "-", 1.5),
-    "least requests": (BEFORE, "-", 1.5),
-    "hash of the session": (INK, ":", 1.8),
-    "reported utilization": (AFTER, "-", 2.5),
-}
+_OURS: Final = "reported utilization"
+_PANELS: Final[tuple[tuple[str, str, Callable[[Mapping[str, Any]], float]], ...]] = (
+    ("In time, requests a second", "{:.2f}", lambda row: row["goodput_rps"]),
+    ("Refused, % of requests", "{:.0f} %", lambda row: 100 * row["refused"] / row["requests"]),
+    ("TTFT p99 of the others (s)", "{:.2f} s", lambda row: row["ttft_p99_s"]),
+)
+"""Title, how a bar is labelled, and its figure of one repeat."""
+_TTFT: Final = 2
 
 
-def draw_first_tokens(ttfts_s: Mapping[str, Sequence[float]], target_s: float, path: Path) -> None:
-    """Draw how many first tokens are later than each time, on a logarithmic scale of shares."""
+def draw_policies(rows: Sequence[Mapping[str, Any]], target_s: float, path: Path) -> None:
+    """Draw each policy's medians as bars, and each repeat as a dot."""
+    policies = list(dict.fromkeys(row["policy"] for row in rows))
+    colors = [AFTER if policy == _OURS else FAINT for policy in policies]
     with styled():
-        figure = Figure(figsize=(7.5, 4.0), layout="constrained")
-        axes = figure.subplots()
-        for policy, found in ttfts_s.items():
-            colour, dash, width = _LINES[policy]
-            ordered = sorted(found)
-            later = [1 - place / len(ordered) for place in range(len(ordered))]
-            axes.step(ordered, later, where="post", color=colour, ls=dash, lw=width, label=policy)
-        axes.axvline(target_s, color=FAINT, ls="--", lw=1)
-        axes.annotate(
-            "target", (target_s, 1), xytext=(4, -10), textcoords="offset points", fontsize=8
-        )
-        axes.set_yscale("log")
-        axes.set_yticks([1, 0.1, 0.01], ["all", "one in ten", "one in 100"])
-        axes.set_xlim(left=0)
-        axes.set_xlabel("seconds to the first token")
-        axes.set_ylabel("answered requests that wait longer")
-        axes.set_title("Two pods behind a real gateway, one of them slowed")
-        axes.legend(frameon=False, fontsize=8)
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        figure.suptitle(
+            "Balanced by what pods report, most requests are in time and fewest are refused\n"
+            "(measured: two pods behind a real Envoy Gateway, one of them slowed)",
+            x=0.01, ha="left", fontsize=12, fontweight="bold",
+        )  # fmt: skip
+        axes = figure.subplots(1, len(_PANELS), sharey=True)
+        for axis, (title, label, figure_of) in zip(axes, _PANELS, strict=True):
+            repeats = [
+                [figure_of(row) for row in rows if row["policy"] == policy] for policy in policies
+            ]
+            middle = [median(each) for each in repeats]
+            axis.barh(policies, middle, height=0.62, color=colors, alpha=0.85)
+            for place, values in enumerate(repeats):
+                name = "one repeat (bar: their median)" if place == 0 else None
+                axis.plot(values, [place] * len(values), "o", ms=4, mfc="white", mec=INK,
+                          label=name)  # fmt: skip
+                axis.annotate(label.format(middle[place]), (1, place), ha="right", va="center",
+                              xycoords=axis.get_yaxis_transform(), fontsize=9,
+                              fontweight="bold")  # fmt: skip
+            axis.set_xlim(0, 1.45 * max(map(max, repeats)))
+            axis.set_title(title, fontsize=10)
+        axes[0].invert_yaxis()
+        axes[_TTFT].axvline(target_s, color=INK, ls="--", lw=1, label=f"target {target_s:g} s")
+        handles, labels = axes[_TTFT].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower right", ncols=2, frameon=False,
+                      fontsize=9)  # fmt: skip
         figure.savefig(path, dpi=110, metadata={"Software": None})

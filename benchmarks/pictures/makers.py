@@ -12,7 +12,7 @@ from autoscale.plots import draw_ramps, draw_real
 from autoscale.ramp import ramps
 from balancing.results import ALIKE, MIXED
 from balancing.results import read as read_balancing
-from gateway.plot import draw_first_tokens
+from gateway.plot import draw_policies
 from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
@@ -24,6 +24,7 @@ from pictures.scores import committed_scores
 from pictures.sequences import MEMORY, draw_sequences
 from pictures.speculation import Gain, draw_speculation
 from pictures.sweep import draw_sweep
+from pictures.thumbnails import draw_batch_sizes, draw_burst_shares, draw_flood_first_tokens
 from pictures.ways_of_batching import draw_goodput, draw_p99_over_time, draw_padding
 from published_knees.results import read as read_knees
 from scenes.batch_size import BatchScene
@@ -40,7 +41,8 @@ _GUESSED_TEXTS: Final = ("repetitive", "prose")
 """Texts whose gain by speculation is drawn."""
 
 DRAWN_BY_THEIR_RUN: Final = {
-    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png",
+    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png"
+    " --json benchmarks/results/cpu/demo.json",
     "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
     "docs/images/overload/flood.png": "python -m overload --minutes 10"
     " --png docs/images/overload/flood.png",
@@ -86,10 +88,7 @@ def _autoscale(root: Path) -> None:
 
 def _gateway(root: Path) -> None:
     raw = json.loads((_RESULTS / "gateway" / "gateway.json").read_text())
-    ttfts_s: dict[str, list[float]] = {}
-    for row in raw["rows"]:
-        ttfts_s.setdefault(row["policy"], []).extend(row["ttfts_s"])
-    draw_first_tokens(ttfts_s, raw["ttft_target_s"], _in(root, "docs/images/gateway.png"))
+    draw_policies(raw["rows"], raw["ttft_target_s"], _in(root, "docs/images/gateway.png"))
 
 
 def _knees(root: Path) -> None:
@@ -106,10 +105,11 @@ def _sweep(root: Path) -> None:
     sizes, budgets = (
         _in(root, f"docs/images/batching/{name}.png") for name in ("batch-sizes", "token-budgets")
     )
-    title = "p99 over the max batch size, and where the tuner stood"
-    draw_sweep(sweep, "batch_size", ("TTFT", "ITL", "E2E"), title, sizes)
+    title = "Beyond a max batch size of 8 answers end no sooner"
+    draw_sweep(sweep, "batch_size", ("TTFT", "E2E", "ITL"), title, sizes)
     title = "Smaller token budgets shorten gaps, not first tokens"
     draw_sweep(sweep, "token_budget", ("TTFT", "ITL"), title, budgets)
+    draw_batch_sizes(sweep, _in(root, "docs/images/readme/batch-sizes.png"))
 
 
 def _compare(root: Path) -> None:
@@ -135,8 +135,10 @@ def _scenes(root: Path) -> None:
     draw_batch_size(moves, _in(root, "docs/images/batching/tuned-live.png"))
     bursts = msgspec.json.decode((scenes / "bursts.json").read_bytes(), type=BurstScene)
     draw_bursts(bursts, _in(root, "docs/images/batching/bursts.png"))
+    draw_burst_shares(bursts, _in(root, "docs/images/readme/bursts.png"))
     flood = msgspec.json.decode((scenes / "flood.json").read_bytes(), type=FloodScene)
     draw_flood(flood, _in(root, "docs/images/batching/flood.png"))
+    draw_flood_first_tokens(flood, _in(root, "docs/images/readme/flood.png"))
 
 
 def _in(root: Path, name: str) -> Path:
@@ -168,6 +170,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         (
             "docs/images/batching/batch-sizes.png",
             "docs/images/batching/token-budgets.png",
+            "docs/images/readme/batch-sizes.png",
         ),
     ),
     (
@@ -192,6 +195,8 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
             "docs/images/batching/tuned-live.png",
             "docs/images/batching/bursts.png",
             "docs/images/batching/flood.png",
+            "docs/images/readme/bursts.png",
+            "docs/images/readme/flood.png",
         ),
     ),
 )

@@ -13,6 +13,8 @@ from scenes.bursts import BurstScene
 from scenes.flood import FloodScene, FloodTrack
 
 _LINES: Final = ((BEFORE, "-"), (AFTER, "-"))
+_WHY: Final = {"dynamic, in buckets": " (one batch at a time)"}
+"""Beside a way of batching in the picture of bursts, where its share surprises."""
 
 
 def draw_batch_size(scene: BatchScene, path: Path) -> None:
@@ -107,10 +109,10 @@ def draw_bursts(scene: BurstScene, path: Path) -> None:
     """Draw each request's time to first token, one panel for each way of batching."""
     target_s = scene.ttft_ms / 1e3
     with styled():
-        figure = Figure(figsize=(9, 6.6), layout="constrained")
+        figure = Figure(figsize=(9, 6.8), layout="constrained")
         axes = figure.subplots(len(scene.tracks), 1, sharex=True, sharey=True)
         figure.suptitle(
-            f"First tokens under bursts of {scene.burst} requests, by way of batching"
+            "Under bursts only continuous batching has every first token in time"
             " (simulated, one H100)",
             x=0.01, ha="left", fontsize=12, fontweight="bold",
         )  # fmt: skip
@@ -120,25 +122,27 @@ def draw_bursts(scene: BurstScene, path: Path) -> None:
                 for at_s, ms in zip(scene.arrived_s, track.ttft_ms, strict=True)
                 if ms is not None
             ]
-            for color, mark, chosen in (
-                (AFTER, "o", [dot for dot in dots if dot[1] <= target_s]),
-                (BEFORE, "x", [dot for dot in dots if dot[1] > target_s]),
+            for color, mark, name, chosen in (
+                (AFTER, "o", "in time", [dot for dot in dots if dot[1] <= target_s]),
+                (BEFORE, "x", "too late", [dot for dot in dots if dot[1] > target_s]),
             ):
-                axis.plot([x for x, _ in chosen], [y for _, y in chosen], mark, color=color, ms=4.5)
-            for at_s in scene.bursts_s:
-                axis.axvline(at_s, color=FAINT, lw=0.8, alpha=0.5)
-            axis.axhline(target_s, color=INK, ls="--", lw=1)
+                axis.plot([x for x, _ in chosen], [y for _, y in chosen], mark, color=color, ms=4.5,
+                          label=f"first token {name}")  # fmt: skip
+            axis.axhline(target_s, color=INK, ls="--", lw=1, label=f"target {target_s:g} s")
+            for place, at_s in enumerate(scene.bursts_s):
+                name = f"{scene.burst} requests at once" if place == 0 else None
+                axis.axvline(at_s, color=FAINT, lw=0.8, alpha=0.5, label=name)
+            why = _WHY.get(track.name, "")
             axis.set_title(
-                f"{track.name}: {track.in_time:.0%} in time, {track.padding:.0%} padding"
+                f"{track.name}: {track.in_time:.0%} in time, {track.padding:.0%} padding{why}"
             )
             axis.set_ylim(0.01, 60)
             axis.set_yscale("log")
             axis.set_yticks((0.01, 0.1, 1.0, 10.0), ["0.01", "0.1", "1", "10"])
             axis.minorticks_off()
-        axes[0].annotate(f"target {target_s:g} s", (0.99, target_s),
-                         xycoords=axes[0].get_yaxis_transform(), xytext=(0, -11), ha="right",
-                         textcoords="offset points", fontsize=8.5, color=INK)  # fmt: skip
         axes[-1].set_xlim(0, scene.bursts_s[-1] + scene.bursts_s[0])
-        axes[-1].set_xlabel("when a request came (s); grey: a burst; x: after the target")
+        axes[-1].set_xlabel("when a request came (s)")
         figure.supylabel("time to first token (s)", fontsize=10, color=INK)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower left", ncols=4,
+                      frameon=False, fontsize=9)  # fmt: skip
         figure.savefig(path, dpi=110, metadata={"Software": None})

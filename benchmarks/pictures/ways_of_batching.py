@@ -5,28 +5,49 @@ from typing import Final
 
 from matplotlib.figure import Figure
 
-from paceline_cli.bench.compare_plots import goodput_over_load, p99_over_time
+from paceline_cli.bench.compare_plots import p99_over_time
 from paceline_cli.bench.comparison import Comparison
-from paceline_cli.plot_style import styled
+from paceline_cli.bench.sweep_points import worth
+from paceline_cli.plot_style import INK, styled
 
-_PADDED: Final = (
+_WAYS: Final = (
     ("static", "#D55E00", ""),
     ("dynamic, mixed", "#CC79A7", "//"),
     ("dynamic, bucketed", "#E69F00", ".."),
+    ("continuous", "#56B4E9", ""),
+    ("continuous, tuned", "#0072B2", ""),
 )
 """Arm, colour as in the command's own charts, and hatch."""
+_PADDED: Final = _WAYS[:3]
 _MEASURED: Final = "measured, two CPU cores"
 _BAR: Final = 0.26
+_GOODPUT_BAR: Final = 0.17
 
 
 def draw_goodput(comparison: Comparison, path: Path) -> None:
-    """Draw goodput over load as the command's own page does, with the legend below."""
-    figure = goodput_over_load(comparison)
-    (axis,) = figure.axes
+    """Draw goodput and its interval by load, one bar for each way of batching."""
+    loads = sorted({each.load for each in comparison.found})
+    found = {(each.arm, each.load): worth(each.measured) for each in comparison.found}
     with styled():
-        axis.set_title("Only continuous batching keeps the targets at full load")
-        axis.set_ylabel("goodput (output tokens/s)")
-        axis.set_xlabel(f"{_load(comparison)} ({_MEASURED})")
+        figure = Figure(layout="constrained")
+        axis = figure.subplots()
+        for place, (arm, color, hatch) in enumerate(_WAYS):
+            xs = [at + (place - 2) * _GOODPUT_BAR for at in range(len(loads))]
+            values = [found[arm, load].value or 0.0 for load in loads]
+            bars = axis.bar(xs, values, width=0.92 * _GOODPUT_BAR, color=color, hatch=hatch,
+                            edgecolor="white", label=arm)  # fmt: skip
+            ends = [(found[arm, load].low or 0.0, found[arm, load].high or 0.0) for load in loads]
+            axis.vlines(xs, *zip(*ends, strict=True), color=INK, lw=1)
+            for bar, value, (_, high) in zip(bars, values, ends, strict=True):
+                axis.annotate(f"{value:.0f}", (bar.get_x() + bar.get_width() / 2, high),
+                              xytext=(0, 3), textcoords="offset points", ha="center",
+                              fontsize=9)  # fmt: skip
+        axis.set_xticks(range(len(loads)), [f"{load:g}" for load in loads])
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"Only continuous batching keeps the targets at full load\n({_MEASURED})")
+        axis.set_ylabel("goodput: output tokens/s\nof answers within the targets")
+        axis.set_xlabel(_load(comparison))
+        figure.legend(loc="outside right upper")
     _save(figure, path, (7.6, 4.4))
 
 
