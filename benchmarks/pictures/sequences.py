@@ -8,7 +8,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from paceline_cli.plan.kv_memory import KvMemory
 from paceline_cli.plan.sequences import preallocated_batch
-from paceline_cli.plot_style import AFTER, BEFORE, INK, plain_log_ticks, styled
+from paceline_cli.plot_style import AFTER, BEFORE, plain_log_ticks, styled
 from paceline_engine.hardware.devices import BLOCK_TOKENS, GPUS
 from paceline_engine.hardware.model_size import Precision, size_of
 from paceline_sim.hardware import LLAMA_8B
@@ -38,15 +38,18 @@ def draw_sequences(memory: KvMemory, path: Path) -> None:
         axis = figure.subplots()
         lengths = range(_LENGTHS[0], _LENGTHS[-1] + 1, BLOCK_TOKENS)
         fit = [paged_batch(memory.tokens, length) for length in lengths]
-        axis.plot(lengths, fit, color=AFTER, lw=2.5, label=f"paged, blocks of {BLOCK_TOKENS}")
+        axis.plot(lengths, fit, color=AFTER, lw=2.5)
+        _name(axis, lengths[0], fit[0], f"paged, blocks of {BLOCK_TOKENS} tokens", AFTER, (26, -6))
+        counts = {longest: preallocated_batch(memory.tokens, longest, BLOCK_TOKENS)
+                  for longest, _ in _RESERVED}  # fmt: skip
         for longest, dash in _RESERVED:
-            reserved = preallocated_batch(memory.tokens, longest, BLOCK_TOKENS)
-            axis.plot((_LENGTHS[0], longest), (reserved, reserved), color=BEFORE, ls=dash, lw=2,
-                      label=f"preallocated, {longest:,} tokens each")  # fmt: skip
-            _name(axis, _LENGTHS[0], reserved, f"{reserved:,}")
+            reserved = counts[longest]
+            axis.plot((_LENGTHS[0], longest), (reserved, reserved), color=BEFORE, ls=dash, lw=2)
+            words = f"{reserved:,}: room reserved for {longest:,} tokens each"
+            _name(axis, _LENGTHS[0], reserved, words, BEFORE)
         paged = paged_batch(memory.tokens, SHOWN)
         axis.plot([SHOWN], [paged], "o", color=AFTER, ms=7)
-        _name(axis, SHOWN, paged, f"{paged:,} of {SHOWN:,} tokens")
+        _name(axis, SHOWN, paged, f"{paged:,} sequences of {SHOWN:,} tokens", AFTER)
         axis.set_yscale("log")
         axis.set_ylim(30, 1.4 * fit[0])
         plain_log_ticks(axis.yaxis, [30.0, float(fit[0])])
@@ -57,11 +60,15 @@ def draw_sequences(memory: KvMemory, path: Path) -> None:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.set_xlabel("length of each sequence, prompt and answer (tokens)")
         axis.set_ylabel(f"sequences in {memory.tokens:,} tokens of KV")
-        axis.set_title("Paged, a sequence takes what it has (computed: H100, Llama-3.1-8B)")
-        figure.legend(loc="outside lower left", ncols=3, frameon=False, fontsize=9)
+        axis.set_title(
+            f"Paging fits {paged:,} sequences where {min(counts.values()):,} fitted"
+            " (computed: H100, Llama-3.1-8B)"
+        )
         figure.savefig(path, dpi=110, metadata={"Software": None})
 
 
-def _name(axis: Any, x: float, y: float, text: str) -> None:
-    axis.annotate(text, (x, y), xytext=(5, 5), textcoords="offset points", fontsize=10,
-                  color=INK)  # fmt: skip
+def _name(
+    axis: Any, x: float, y: float, text: str, color: str, offset: tuple[int, int] = (5, 5)
+) -> None:
+    axis.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=10,
+                  color=color)  # fmt: skip
