@@ -3,7 +3,7 @@
 The embedded model, greedy and in float32, in a real engine behind a real sidecar on this machine.
 Each prompt is asked alone first: that text is the one that every later stream of it must give, so
 what is lost, doubled or mixed shows. Then one scene after the other. With `--results` the table,
-the figures and the plot are kept.
+the figures and the flood second by second are kept.
 """
 
 import argparse
@@ -11,12 +11,14 @@ import asyncio
 import json
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from chaos.streams import Answer
 from overload import scenes
 from overload.asking import Outcome
-from overload.report import Run, draw, record, table
+from overload.flood import draw_flood, flood_of
+from overload.report import Run, record, table
 from overload.served import BATCH, TTFT_S, served
 from paceline_cli.traffic.calibration import machine
 
@@ -67,11 +69,14 @@ def main() -> None:
     _OUT.mkdir(parents=True, exist_ok=True)
     found = asyncio.run(run(options.minutes))
     print(table(found))
-    draw(found, options.png)
+    flood = flood_of(found)
+    options.png.parent.mkdir(parents=True, exist_ok=True)
+    draw_flood(flood, options.png)
     if options.results is not None:
         options.results.mkdir(parents=True, exist_ok=True)
         (options.results / "overload.md").write_text(table(found))
         (options.results / "overload.json").write_text(json.dumps(record(found), indent=1) + "\n")
+        (options.results / "flood.json").write_text(json.dumps(asdict(flood)) + "\n")
     asked = [one for scene in found.scenes for one in scene.asked]
     if any(found.outcome(one) is Outcome.MIXED for one in asked):
         sys.exit("streams were mixed")

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from chaos.streams import Answer
@@ -114,46 +113,3 @@ def _ms(value: float | None) -> str:
 def _range(values: Sequence[float]) -> str:
     first, last = values[:10], values[-10:]
     return f"{max(first, default=0.0):.0f} to {max(last, default=0.0):.0f}"
-
-
-def draw(run: Run, path: Path) -> None:
-    """Draw the flood, second by second."""
-    import matplotlib as mpl  # noqa: PLC0415 - a second to import, and only this draws
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415 - as above
-
-    scene = run.flood
-    seconds = int(scene.seconds)
-    good, refused = [0] * seconds, [0] * seconds
-    for one in scene.asked:
-        second = int(one.ended_at - scene.began_at)
-        if second < seconds:
-            good[second] += run.is_good(one)
-            refused[second] += run.outcome(one) is Outcome.REFUSED
-    figure, (rates, memory) = plt.subplots(2, 1, sharex=True, figsize=(9, 5.5))
-    rates.plot(_smooth(refused), color="tab:gray", label="refused")
-    rates.plot(_smooth(good), color="tab:green", label="whole and in time")
-    rates.axhline(run.capacity_rps, color="tab:green", linestyle=":", label="capacity")
-    rates.set_ylabel("requests a second")
-    rates.set_yscale("symlog", linthresh=1.0)
-    rates.set_ylim(bottom=0)
-    rates.legend(loc="center right")
-    at = [one.at_s for one in scene.samples]
-    memory.plot(at, [one.engine_mib for one in scene.samples], label="engine")
-    memory.plot(at, [one.sidecar_mib for one in scene.samples], label="sidecar")
-    memory.set_ylabel("resident MiB")
-    memory.set_ylim(bottom=0)
-    memory.set_xlabel(f"seconds of a load of {scene.name.split(' for ', maxsplit=1)[0]}")
-    memory.legend(loc="center right")
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-
-
-def _smooth(counts: Sequence[int], window: int = 10) -> list[float]:
-    """Return the mean of the last seconds."""
-    return [
-        sum(counts[max(0, end - window) : end]) / min(end, window)
-        for end in range(1, len(counts) + 1)
-    ]

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,8 @@ from autoscale.ramp import ramps
 from balancing.results import ALIKE, MIXED
 from balancing.results import read as read_balancing
 from gateway.plot import draw_policies
+from overload.flood import Flood, draw_totals
+from overload.flood import draw_flood as draw_floods_seconds
 from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
 from pictures.attainment import draw_attainment
@@ -31,25 +34,16 @@ from scenes.batch_size import BatchScene
 from scenes.bursts import BurstScene
 from scenes.flood import FloodScene
 from sim_to_real.figures import RunFigures
-from sim_to_real.plots import draw_figures
+from sim_to_real.plots import ComparedRun, draw_figures, draw_spread
+from sim_to_real.spread import Spread
 from soak import Sample, plot
+from tune_report.limits_plot import draw_limits
 from tune_report.plots import draw_scores
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _RESULTS: Final = ROOT / "benchmarks" / "results"
 _GUESSED_TEXTS: Final = ("repetitive", "prose")
 """Texts whose gain by speculation is drawn."""
-
-DRAWN_BY_THEIR_RUN: Final = {
-    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png"
-    " --json benchmarks/results/cpu/demo.json",
-    "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
-    "docs/images/overload/flood.png": "python -m overload --minutes 10"
-    " --png docs/images/overload/flood.png",
-    "docs/images/sim-to-real/spread.png": "make sim-to-real",
-    "docs/images/tuning/limits.png": "make tune-report",
-}
-"""Pictures of more than their results keep (every request, step or frame), and what draws them."""
 
 
 def _soak(root: Path) -> None:
@@ -59,11 +53,23 @@ def _soak(root: Path) -> None:
 
 def _sim_to_real(root: Path) -> None:
     raw = json.loads((_RESULTS / "cpu" / "sim-to-real.json").read_text())
-    played = [
-        (_run(one["real"]), _run(one["simulated"]), _run(one["at_the_runs_speed"]))
+    runs = [
+        ComparedRun(
+            f"{one['load']}, {one['mode']}",
+            _run(one["real"]),
+            _run(one["simulated"]),
+            _run(one["at_the_runs_speed"]),
+        )
         for one in raw["played"]
     ]
-    draw_figures(played, _in(root, "docs/images/sim-to-real/figures.png").parent)
+    draw_figures(runs, raw["machine"], _in(root, "docs/images/sim-to-real/figures.png"))
+
+
+def _spread(root: Path) -> None:
+    cpu = _RESULTS / "cpu"
+    runs = msgspec.json.decode((cpu / "sim-to-real-spread.json").read_bytes(), type=list[Spread])
+    machine = json.loads((cpu / "sim-to-real.json").read_text())["machine"]
+    draw_spread(runs, machine, _in(root, "docs/images/sim-to-real/spread.png"))
 
 
 def _run(raw: dict[str, Any]) -> RunFigures:
@@ -129,6 +135,22 @@ def _techniques(root: Path) -> None:
     draw_sequences(MEMORY, _in(root, "docs/images/batching/sequences.png"))
 
 
+def _overload(root: Path) -> None:
+    raw = json.loads((_RESULTS / "overload" / "overload.json").read_text())
+    draw_totals(raw, _in(root, "docs/images/overload/totals.png"))
+
+
+def _flood(root: Path) -> None:
+    flood = msgspec.json.decode((_RESULTS / "overload" / "flood.json").read_bytes(), type=Flood)
+    draw_floods_seconds(flood, _in(root, "docs/images/overload/flood.png"))
+
+
+def _limits(root: Path) -> None:
+    tuning = _RESULTS / "tuning"
+    scores = committed_scores(tuning / "figures.json", tuning / "tracks.json")
+    draw_limits(scores, _in(root, "docs/images/tuning/limits.png"))
+
+
 def _scenes(root: Path) -> None:
     scenes = _RESULTS / "scenes"
     moves = msgspec.json.decode((scenes / "batch-size.json").read_bytes(), type=BatchScene)
@@ -147,6 +169,46 @@ def _in(root: Path, name: str) -> Path:
     return path
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A picture of more than a result's figures, drawn from a series that its run keeps."""
+
+    make: Callable[[Path], None]
+    picture: str
+    series: Path
+    """Not there until the run that keeps it was committed."""
+    run: str
+    """The command that measures, keeps the series and draws."""
+
+
+_SERIES: Final = (
+    Series(
+        _flood,
+        "docs/images/overload/flood.png",
+        _RESULTS / "overload" / "flood.json",
+        "python -m overload --minutes 10 --results benchmarks/results/overload"
+        " --png docs/images/overload/flood.png",
+    ),
+    Series(
+        _spread,
+        "docs/images/sim-to-real/spread.png",
+        _RESULTS / "cpu" / "sim-to-real-spread.json",
+        "make sim-to-real",
+    ),
+    Series(
+        _limits,
+        "docs/images/tuning/limits.png",
+        _RESULTS / "tuning" / "tracks.json",
+        "python -m tune_report.tracks && python -m pictures",
+    ),
+)
+DRAWN_BY_THEIR_RUN: Final = {
+    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png"
+    " --json benchmarks/results/cpu/demo.json",
+    "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
+    **{each.picture: each.run for each in _SERIES if not each.series.exists()},
+}
+"""Pictures of more than their results keep (every request, step or frame), and what draws them."""
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
     (
         _autoscale,
@@ -159,6 +221,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         (
             "docs/images/tuning/attainment.png",
             "docs/images/tuning/goodput.png",
+            "docs/images/tuning/summary.png",
             "docs/images/tuning/sweep.png",
         ),
     ),
@@ -199,6 +262,8 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
             "docs/images/readme/flood.png",
         ),
     ),
+    (_overload, ("docs/images/overload/totals.png",)),
+    *((each.make, (each.picture,)) for each in _SERIES if each.series.exists()),
 )
 """Each function that draws, and the pictures that it writes below a root folder."""
 

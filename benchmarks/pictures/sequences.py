@@ -39,17 +39,19 @@ def draw_sequences(memory: KvMemory, path: Path) -> None:
         lengths = range(_LENGTHS[0], _LENGTHS[-1] + 1, BLOCK_TOKENS)
         fit = [paged_batch(memory.tokens, length) for length in lengths]
         axis.plot(lengths, fit, color=AFTER, lw=2.5)
-        _name(axis, lengths[0], fit[0], f"paged, blocks of {BLOCK_TOKENS} tokens", AFTER, (26, -6))
+        _name(
+            axis, (lengths[0], fit[0]), f"paged, blocks of {BLOCK_TOKENS} tokens", AFTER, (26, -6)
+        )
         counts = {longest: preallocated_batch(memory.tokens, longest, BLOCK_TOKENS)
                   for longest, _ in _RESERVED}  # fmt: skip
         for longest, dash in _RESERVED:
             reserved = counts[longest]
             axis.plot((_LENGTHS[0], longest), (reserved, reserved), color=BEFORE, ls=dash, lw=2)
             words = f"{reserved:,}: room reserved for {longest:,} tokens each"
-            _name(axis, _LENGTHS[0], reserved, words, BEFORE)
+            _name(axis, (_LENGTHS[0], reserved), words, BEFORE)
         paged = paged_batch(memory.tokens, SHOWN)
         axis.plot([SHOWN], [paged], "o", color=AFTER, ms=7)
-        _name(axis, SHOWN, paged, f"{paged:,} sequences of {SHOWN:,} tokens", AFTER)
+        _name(axis, (SHOWN, paged), f"{paged:,} sequences of {SHOWN:,} tokens", AFTER)
         axis.set_yscale("log")
         axis.set_ylim(30, 1.4 * fit[0])
         plain_log_ticks(axis.yaxis, [30.0, float(fit[0])])
@@ -68,7 +70,7 @@ def draw_sequences(memory: KvMemory, path: Path) -> None:
 
 
 def _name(
-    axis: Any, x: float, y: float, text: str, color: str, offset: tuple[int, int] = (5, 5)
+    axis: Any, at: tuple[float, float], text: str, color: str, offset: tuple[int, int] = (5, 5)
 ) -> None:
-    axis.annotate(text, (x, y), xytext=offset, textcoords="offset points", fontsize=10,
+    axis.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=10,
                   color=color)  # fmt: skip

@@ -13,7 +13,8 @@ from pathlib import Path
 from paceline_cli.traffic.calibration import machine
 from sim_to_real.measure import Measured, Options, RealRuns, compare, record
 from sim_to_real.page import page
-from sim_to_real.plots import draw
+from sim_to_real.plots import ComparedRun, draw_figures, draw_spread
+from sim_to_real.spread import spread_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_S = 1500.0
@@ -29,18 +30,34 @@ def main() -> None:
     spent = time.perf_counter() - begun
     note = f"Measured at revision {revision}, in {spent / 60:.0f} minutes."
     docs, raw = root / "docs", root / "benchmarks" / "results" / "cpu"
-    draw(measured, docs / "images" / "sim-to-real")
+    _draw(measured, docs / "images" / "sim-to-real")
     raw.mkdir(parents=True, exist_ok=True)
     busy = f"{machine()}, load average {load:.1f} before and {os.getloadavg()[0]:.1f} after"
     text = page(measured, options, busy, "images/sim-to-real", note)
     (docs / "sim-to-real.md").write_text(text, encoding="utf-8")
     (raw / "sim-to-real.json").write_text(_json(measured, options, revision), encoding="utf-8")
+    (raw / "sim-to-real-spread.json").write_text(_spread(measured), encoding="utf-8")
     print(f"written: {docs / 'sim-to-real.md'}, {spent:.0f} s in all")
 
 
 async def _within(options: Options) -> RealRuns:
     async with asyncio.timeout(_LONGEST_S):
         return await record(options, _say)
+
+
+def _draw(measured: Measured, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = [
+        ComparedRun(f"{p.load}, {p.mode}", p.real, p.simulated, p.levelled) for p in measured.played
+    ]
+    draw_figures(runs, machine(), folder / "figures.png")
+    draw_spread([spread_of(p) for p in measured.played], machine(), folder / "spread.png")
+
+
+def _spread(measured: Measured) -> str:
+    """Return JSON with one run a line."""
+    runs = (json.dumps(_rounded(asdict(spread_of(p)))) for p in measured.played)
+    return "[\n" + ",\n".join(runs) + "\n]\n"
 
 
 def _json(measured: Measured, options: Options, revision: str) -> str:

@@ -15,6 +15,7 @@ from tune_report.page import page
 from tune_report.plots import draw
 from tune_report.run import Results, check_names, evaluate, evaluate_briefly
 from tune_report.targets import figures
+from tune_report.tracks import plain_score, rounded, tracks_of, write_tracks
 from tune_report.workloads import QUICK, long_prompts, workloads
 
 _TRACE = ROOT.parent / "shared" / "traces" / "azure-llm-2023-conv.csv"
@@ -69,6 +70,7 @@ def _write(results: Results, root: Path, note: str) -> None:
     raw.mkdir(parents=True, exist_ok=True)
     (docs / "tuning-report.md").write_text(page(results, "images/tuning", note))
     (raw / "figures.json").write_text(_lines(_raw(results)))
+    write_tracks(tracks_of(results), raw / "tracks.json")
     print(f"written: {docs / 'tuning-report.md'}")
 
 
@@ -77,10 +79,8 @@ def _raw(results: Results) -> dict[str, object]:
     scores = []
     for (workload, arm), mine in results.scores.items():
         for seed, score in zip(results.seeds, mine, strict=True):
-            plain = msgspec.to_builtins(score)
-            if plain["control"] is not None:
-                del plain["control"]["track"]
-            scores.append({"workload": workload, "arm": arm, "seed": seed, **plain})
+            named = {"workload": workload, "arm": arm, "seed": seed}
+            scores.append({**named, **plain_score(score)})
     return {
         "figures": msgspec.to_builtins(figures(results)),
         "capacity_rps": results.units,
@@ -97,17 +97,8 @@ def _lines(raw: dict[str, object]) -> str:
     """Write JSON with one score a line, so that a diff of two runs shows their scores."""
     scores = raw.pop("scores")
     assert isinstance(scores, list)
-    rows = ",\n".join(json.dumps(_rounded(score)) for score in scores)
+    rows = ",\n".join(json.dumps(rounded(score)) for score in scores)
     return json.dumps(raw, indent=1)[:-2] + f',\n "scores": [\n{rows}\n ]\n}}\n'
-
-
-def _rounded(value: object) -> object:
-    """Round to five digits, as precise as a simulation is."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {name: _rounded(inner) for name, inner in value.items()}
-    return [_rounded(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _options() -> argparse.Namespace:

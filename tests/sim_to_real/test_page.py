@@ -15,9 +15,10 @@ from sim_to_real.fitted import profiled
 from sim_to_real.loads import promise
 from sim_to_real.measure import Measured, Options, RealRun, RealRuns, compare
 from sim_to_real.page import page
-from sim_to_real.plots import draw
+from sim_to_real.plots import ComparedRun, draw_figures, draw_spread
 from sim_to_real.run_setup import MODES, RunSetup, setups
 from sim_to_real.simulated import replayed
+from sim_to_real.spread import spread_of
 
 OPTIONS = Options(Path("unused"), profile_s=60.0, seconds=60.0, repeats=1, seed=1)
 INFO = EngineInfo(
@@ -82,7 +83,23 @@ def test_the_page_holds_each_figure_of_each_run_and_no_number_that_is_none(
 
 
 def test_both_plots_are_drawn(measured: Measured, tmp_path: Path) -> None:
-    draw(measured, tmp_path)
+    runs = [ComparedRun(p.load, p.real, p.simulated, p.levelled) for p in measured.played]
 
-    assert {path.name for path in tmp_path.iterdir()} == {"figures.png", "spread.png"}
+    draw_figures(runs, "a machine", tmp_path / "figures.png")
+    draw_spread([spread_of(p) for p in measured.played], "a machine", tmp_path / "spread.png")
+
     assert all(path.stat().st_size > 10_000 for path in tmp_path.iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_spread_keeps_a_hundred_quantiles_and_says_how_far_apart_they_are(
+    measured: Measured,
+) -> None:
+    """Whatever a run's length, the file stays small; equal times are no distance apart."""
+    spread = spread_of(measured.played[0])
+    alike = replace(spread, step_ms=(spread.step_ms[0],) * 3, ttft_ms=(spread.ttft_ms[0],) * 3)
+    twice = replace(alike, step_ms=(*alike.step_ms[:2], [2 * ms for ms in alike.step_ms[0]]))
+
+    assert {len(side) for side in (*spread.step_ms, *spread.ttft_ms)} == {101}
+    assert alike.distance == 0.0
+    assert twice.distance == pytest.approx(0.5)  # the mean of 100 % for steps and 0 % for tokens
