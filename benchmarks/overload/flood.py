@@ -72,8 +72,8 @@ def draw_flood(flood: Flood, path: Path) -> None:
         above.plot(at_s, good, color=AFTER, lw=2)
         _name(above, at_s[-1], good[-1], "whole\nand in time", AFTER)
         above.axhline(flood.capacity_rps, color=INK, ls="--", lw=1)
-        above.annotate("capacity", (at_s[0], flood.capacity_rps), xytext=(4, 5),
-                       textcoords="offset points", fontsize=9, color=INK)  # fmt: skip
+        above.annotate(f"dashed: capacity, {flood.capacity_rps:.1f} a second", (0.01, 0.9),
+                       xycoords="axes fraction", fontsize=9, color=INK)  # fmt: skip
         above.set_ylim(0, 1.35 * max(*good, flood.capacity_rps))
         above.set_ylabel("answers a second")
         middle.plot(at_s, refused, color=BEFORE, lw=2)
@@ -85,10 +85,12 @@ def draw_flood(flood: Flood, path: Path) -> None:
             (flood.sidecar_mib, "sidecar", FAINT),
         ):
             below.plot(flood.sampled_s, series, color=color, lw=2)
-            _name(below, flood.sampled_s[-1], series[-1], name, color)
+            held = f"{name}\n{series[0]:,.0f} to {series[-1]:,.0f}"
+            _name(below, flood.sampled_s[-1], series[-1], held, color)
         below.set_ylim(0, 1.25 * max(flood.engine_mib))
+        below.yaxis.set_major_formatter(lambda value, _place: f"{value:,.0f}")
         below.set_ylabel("memory (MiB)")
-        below.set_xlabel(f"seconds of the load (rates: mean of the last {_SMOOTHED_S:.0f})")
+        below.set_xlabel(f"seconds of the load (rates: mean of the last {_SMOOTHED_S:.0f} s)")
         below.set_xlim(0, at_s[-1])
         _title(figure, flood.times_capacity, share, flood.machine)
         figure.savefig(path, dpi=110, metadata={"Software": None})

@@ -63,7 +63,7 @@ def page(measured: Measured, options: Options, machine: str, images: str, note: 
         note,
         _setting(measured, options, machine),
         _summary(measured),
-        f"![Real against simulated]({images}/figures.png)\n",
+        f"![Simulated over real figures of each run, beside the band of 25 %]({images}/figures.png)\n",
         _errors(measured),
         _shares(measured),
         _limits(measured),

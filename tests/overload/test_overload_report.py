@@ -2,11 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from chaos.streams import Answer
 from overload.asking import Asked, Outcome, ask
+from overload.flood import draw_flood, flood_of
 from overload.report import Run, record, table
 from overload.scenes import Sample, Scene, steady_rps
 
@@ -45,6 +47,31 @@ def test_only_what_is_whole_and_in_time_is_good() -> None:
     assert "| flood for 1 min | 20 | 3 | 0 |" in table(run)
     assert "50% of the capacity" in table(run)
     assert record(run)["scenes"][0]["outcomes"]["whole"] == 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "every_s", "place"),
+    [(20.0, 1, 11), (6000.0, 10, 1)],
+    ids=["each second", "at most 600 points"],
+)
+def test_the_flood_is_kept_second_by_second_and_drawn(
+    seconds: float, every_s: int, place: int, tmp_path: Path
+) -> None:
+    """What ended after it is not of it."""
+    no = replace(WHOLE, status=429, text="", error="{}", token_ats=())
+    after = replace(WHOLE, ended_at=seconds + 1)
+    samples = [Sample(float(at), 900, 90) for at in range(int(seconds))]
+    scene = Scene("flood", 0.0, seconds, [WHOLE, no, after], samples=samples)
+
+    flood = flood_of(Run("2 cores, load 0", [EXPECTED], [scene], 0.1, scene))
+    draw_flood(flood, tmp_path / "flood.png")
+
+    assert flood.every_s == every_s
+    assert len(flood.good) == len(flood.engine_mib) == seconds / every_s
+    assert [at for at, count in enumerate(flood.good) if count] == [place]
+    assert [at for at, count in enumerate(flood.refused) if count] == [place]
+    assert flood.machine == "2 cores"
+    assert (tmp_path / "flood.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
