@@ -43,6 +43,7 @@ _READING = """\
 * With so few requests in a run, their p99 is nearly the slowest request.
 
 """
+_FIGURES = "Simulated over real figures of each run, beside the band of 25 %"
 _NAMES = {
     "step_p50_ms": "step p50",
     "step_p90_ms": "step p90",
@@ -63,7 +64,7 @@ def page(measured: Measured, options: Options, machine: str, images: str, note: 
         note,
         _setting(measured, options, machine),
         _summary(measured),
-        f"![Simulated over real figures of each run, beside the band of 25 %]({images}/figures.png)\n",
+        f"![{_FIGURES}]({images}/figures.png)\n",
         _errors(measured),
         _shares(measured),
         _limits(measured),
