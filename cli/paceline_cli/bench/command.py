@@ -8,6 +8,7 @@ import click
 
 from paceline_cli.bench.grid import BATCH_SIZES
 from paceline_cli.bench.options import (
+    Seconds,
     given_targets,
     given_traffic,
     target_options,
@@ -15,7 +16,12 @@ from paceline_cli.bench.options import (
 )
 
 _manifest = click.option(
-    "-f", "--file", "path", type=click.Path(path_type=Path), required=True, help="InferenceService."
+    "-f",
+    "--file",
+    "path",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="InferenceService (YAML) to serve on this machine.",
 )
 _resume = click.option(
     "--resume", is_flag=True, help="Go on with what an interrupted run left in --out."
@@ -26,7 +32,13 @@ _QUICK_REQUESTS = 40
 
 @click.group()
 def bench() -> None:
-    """Measure a service with your own traffic."""
+    """Measure a service with your own traffic.
+
+    run asks any server (--url) or serves a manifest (-f). sweep and compare change limits and
+    scheduling while they measure, which only our engine allows: they serve a manifest (-f) and
+    take no --url. check takes a manifest (-f) for its targets alone. check and machines measure
+    nothing.
+    """
 
 
 @bench.command()
@@ -57,17 +69,17 @@ def bench() -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0, min_open=True),
-    default=120.0,
+    type=Seconds(is_above_zero=True),
+    default="120s",
     show_default=True,
-    help="Seconds until a request counts as missed.",
+    help="After it a request without an end counts as missed.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("out/bench"),
     show_default=True,
-    help="Folder.",
+    help="Folder for run.html, run.json and requests.jsonl.",
 )
 @traffic_options
 @target_options
@@ -90,7 +102,11 @@ def run(**given: Any) -> None:
 @click.argument("result", type=click.Path(path_type=Path))
 @click.option("--baseline", type=click.Path(path_type=Path), help="run.json of an earlier run.")
 @click.option(
-    "-f", "--file", "manifest", type=click.Path(path_type=Path), help="Targets of this manifest."
+    "-f",
+    "--file",
+    "manifest",
+    type=click.Path(path_type=Path),
+    help="InferenceService whose targets count, instead of the run's.",
 )
 @target_options
 def check(**given: Any) -> None:
@@ -131,7 +147,7 @@ def check(**given: Any) -> None:
     type=click.Path(path_type=Path),
     default=Path("out/sweep"),
     show_default=True,
-    help="Folder.",
+    help="Folder for sweep.html, sweep.json and each point as it ends.",
 )
 @click.option(
     "--points",
@@ -197,7 +213,7 @@ def machines(results: tuple[Path, ...]) -> None:
     type=click.Path(path_type=Path),
     default=Path("out/compare"),
     show_default=True,
-    help="Folder.",
+    help="Folder for compare.html, compare.json and each trial as it ends.",
 )
 @click.option(
     "--load",
@@ -211,10 +227,9 @@ def machines(results: tuple[Path, ...]) -> None:
 @click.option(
     "--max-wait",
     "max_wait_s",
-    type=click.FloatRange(0),
-    default=0.1,
-    show_default=True,
-    help="Seconds that a dynamic batch waits for others.",
+    type=Seconds(),
+    help="How long a dynamic batch waits for others, such as 100ms; the manifest's"
+    " engine.dynamic.maxWait if absent.",
 )
 @click.option(
     "--static-batch",

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline_api.tuning_spec import tuning_spec
+from paceline_api.units import seconds
 from paceline_cli.bench.arms import Arm, arms
 from paceline_cli.bench.cells import estimate_cell, quantile_cell
 from paceline_cli.bench.compare_report import write_report
@@ -58,8 +59,8 @@ class CompareOptions:
     traffic: TrafficChoice
     loads: tuple[float, ...] = (0.5, 1.0, 1.5)
     """Multiples of the rate."""
-    max_wait_s: float = 0.1
-    """How long a dynamic batch waits for requests, at most, in seconds."""
+    max_wait_s: float | None = None
+    """How long a dynamic batch waits for requests, at most; as in the manifest where None."""
     static_batch: int | None = None
     """How many requests a static batch waits for; the max batch size where None."""
     resume: bool = False
@@ -90,10 +91,11 @@ class _Fitted:
 async def run_compare(options: CompareOptions, console: Console) -> Path:
     """Serve in each way, offer the same requests at each load, report; the report's path."""
     manifest = options.out / "service.yaml"
-    kept = _kept(options)
+    max_wait_s = longest_wait_s(options)
+    kept = _kept(options, max_wait_s)
     fitted = await _fitted(options, manifest, kept, console)
     chosen = {load: settled(chosen_traffic(_at(fitted.traffic, load))) for load in options.loads}
-    ways = arms(options.max_wait_s, options.static_batch)
+    ways = arms(max_wait_s, options.static_batch)
     left = {
         arm.name: {
             load: each for load, each in chosen.items() if not kept.has(_trial(arm.name, load))
@@ -134,11 +136,18 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
     return page
 
 
-def _kept(options: CompareOptions) -> KeptTrials:
+def longest_wait_s(options: CompareOptions) -> float:
+    """Read how long a dynamic batch waits, in seconds: as asked for, else as in the manifest."""
+    if options.max_wait_s is not None:
+        return options.max_wait_s
+    return seconds(load(options.manifest).spec.engine.dynamic.max_wait)
+
+
+def _kept(options: CompareOptions, max_wait_s: float) -> KeptTrials:
     """Open what earlier runs left; each load is a trial of its own."""
     asked = {
         **measurement("compare", options.manifest, options.traffic),
-        "max_wait_s": f"{options.max_wait_s:g}",
+        "max_wait_s": f"{max_wait_s:g}",
         "static_batch": f"{options.static_batch}",
     }
     return kept_trials(options.out / "trials", asked, resume=options.resume)

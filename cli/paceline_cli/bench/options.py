@@ -1,12 +1,45 @@
 """Options of the command line that `bench` commands share, read into what they mean."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-_LENGTHS_HELP: Final = "MEDIAN[:SIGMA[:MIN-MAX]], log-normal."
+
+class Seconds(click.ParamType):
+    """A time as in a manifest, such as `500ms` or `2m`, or a bare number of seconds."""
+
+    name = "time"
+
+    def __init__(self, *, is_above_zero: bool = False) -> None:
+        self._is_above_zero = is_above_zero
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return seconds."""
+        from paceline_api.units import seconds  # noqa: PLC0415 - help needs none of it
+
+        text = str(value)
+        try:
+            found = float(text)
+        except ValueError:
+            try:
+                found = seconds(text)
+            except ValueError as problem:
+                self.fail(f"{problem}, or a number of seconds", param, ctx)
+        if not (0 < found < math.inf or (found == 0 and not self._is_above_zero)):
+            least = "above 0" if self._is_above_zero else "0 or more"
+            self.fail(f"{text} must be {least}", param, ctx)
+        return found
+
+
+_LENGTHS_HELP: Final = (
+    "Log-normal lengths in tokens: the median, the sigma of the logarithm, bounds; a median alone"
+    " is the length of all."
+)
 
 
 def traffic_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +72,9 @@ def given_traffic(given: dict[str, Any]) -> Any:
         try:
             found[name] = reader(found[name]) if found[name] is not None else None
         except ValueError as problem:
-            raise click.BadParameter(str(problem), param_hint=f"--{name}") from problem
+            raise click.BadParameter(
+                str(problem), param_hint=f"--{name.replace('_', '-')}"
+            ) from problem
     cv = found.pop("cv")
     _one_arrival(found, cv=cv, is_uniform=is_uniform)
     found["cv"] = 0.0 if is_uniform else 1.0 if cv is None else cv
@@ -78,6 +113,9 @@ def _one_arrival(found: dict[str, Any], *, cv: float | None, is_uniform: bool) -
 
 _PATH: Final = click.Path(path_type=Path)
 _POSITIVE: Final = click.FloatRange(0, min_open=True)
+_LENGTHS: Final = "MEDIAN[:SIGMA[:MIN-MAX]]"
+_PROMPTS: Final = "180:0.8:16-900"
+_OUTPUTS: Final = "20:0.5:8-48"
 _TRAFFIC: Final = (
     click.option("--rate", "rate_rps", type=_POSITIVE, help="Arrivals per second, on average."),
     click.option(
@@ -88,17 +126,27 @@ _TRAFFIC: Final = (
     click.option("--burst", metavar="COUNT/TIME", help="200/30s: 200 at once, then silence."),
     click.option(
         "--trace", type=_PATH,
-        help="Arrivals and lengths of a file: Azure, BurstGPT, Mooncake, or requests.jsonl.",
+        help="Arrivals and lengths of a file: Azure, BurstGPT, Mooncake, or requests.jsonl. It is"
+        " cut to about its first --requests, or to --seconds; texts and shared prefixes are not"
+        " replayed.",
     ),
     click.option(
         "--concurrency", type=click.IntRange(1),
         help="Closed loop: keep so many requests in flight, to measure capacity.",
     ),
     click.option("--lengths", type=_PATH, help="Draw prompts' and answers' lengths from a trace."),
-    click.option("--prompt-tokens", metavar="LENGTHS", help=f"{_LENGTHS_HELP} [180:0.8:16-900]"),
-    click.option("--output-tokens", metavar="LENGTHS", help=f"{_LENGTHS_HELP} [20:0.5:8-48]"),
-    click.option("--longest-prompt", type=click.IntRange(1), help="Tokens; longer ones are cut."),
-    click.option("--longest-output", type=click.IntRange(1), help="Tokens; longer ones are cut."),
+    click.option(
+        "--prompt-tokens", metavar=_LENGTHS, help=f"{_LENGTHS_HELP}  [default: {_PROMPTS}]"
+    ),
+    click.option(
+        "--output-tokens", metavar=_LENGTHS, help=f"The same of answers.  [default: {_OUTPUTS}]"
+    ),
+    click.option(
+        "--longest-prompt", type=click.IntRange(1), help="Tokens; longer prompts are cut."
+    ),
+    click.option(
+        "--longest-output", type=click.IntRange(1), help="Tokens; longer answers are cut."
+    ),
     click.option(
         "--shared-prefix", metavar="TOKENS[/GROUPS]", help="Prompts begin with one of GROUPS texts."
     ),
@@ -107,8 +155,8 @@ _TRAFFIC: Final = (
         help="Requests of one conversation.",
     ),
     click.option(
-        "--think", "think_s", type=click.FloatRange(0), default=2.0, show_default=True,
-        help="Seconds from an answer to the next turn.",
+        "--think", "think_s", type=Seconds(), default="2s", show_default=True,
+        help="From an answer to the next turn.",
     ),
     click.option(
         "--cancel", "cancelled", type=click.FloatRange(0, 1), default=0.0, show_default=True,
@@ -116,12 +164,15 @@ _TRAFFIC: Final = (
     ),
     click.option(
         "--requests", type=click.IntRange(1), default=400, show_default=True,
-        help="Measured requests; the upper bound of a p99 needs 368.",
+        help="Measured requests, of a trace the first; the upper bound of a p99 needs 368.",
     ),
-    click.option("--seconds", type=_POSITIVE, help="Length of the run, instead of --requests."),
     click.option(
-        "--warmup", "warmup_s", type=click.FloatRange(0),
-        help="Seconds of warm-up, left out of all figures; a tenth if absent.",
+        "--seconds", type=Seconds(is_above_zero=True),
+        help="Length of the run, such as 90, 90s or 2m, instead of --requests.",
+    ),
+    click.option(
+        "--warmup", "warmup_s", type=Seconds(),
+        help="Warm-up, left out of all figures; a tenth of the measured time if absent.",
     ),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic."),
 )  # fmt: skip
@@ -131,12 +182,17 @@ _TRAFFIC_NAMES: Final = (
     "cancelled", "requests", "seconds", "warmup_s", "seed",
 )  # fmt: skip
 _TARGETS: Final = (
-    click.option("--ttft", metavar="TIME", help="p99 target, such as 500ms."),
-    click.option("--tpot", metavar="TIME", help="p99 target."),
-    click.option("--itl", metavar="TIME", help="p99 target."),
-    click.option("--e2e", metavar="TIME", help="p99 target."),
+    click.option(
+        "--ttft", metavar="TIME", help="Target of the time to the first token, such as 500ms."
+    ),
+    click.option(
+        "--tpot", metavar="TIME", help="Target of a request's mean time per token after the first."
+    ),
+    click.option("--itl", metavar="TIME", help="Target of each gap between two tokens."),
+    click.option("--e2e", metavar="TIME", help="Target from the arrival to the last token."),
     click.option(
         "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        help="Share of requests that must meet every target; 0.99 if absent.",
+        help="Share of requests that must meet every target, and the quantile that each is"
+        " of: p95 for 0.95. The manifest's if absent, else 0.99.",
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from paceline_cli.traffic.offered_load import (
     PlannedRequest,
     TokenLengths,
     plan,
+    stretched,
 )
 from paceline_cli.traffic.prompts import SharedPrefix
 from paceline_cli.traffic.traces import Trace, TraceError, read_trace
@@ -106,7 +107,8 @@ def chosen_traffic(choice: TrafficChoice, rate_rps: float | None = None) -> Chos
         measured_s = every_s * max(1, round(measured_s / every_s))
         warmup_s = every_s * round(warmup_s / every_s + 0.49)
     load = _load(choice, rate, trace, pairs)
-    return ChosenTraffic(load, Stretch(measured_s, warmup_s), _words(choice, rate, trace))
+    words = _words(choice, rate, trace, pairs, measured_s)
+    return ChosenTraffic(load, Stretch(measured_s, warmup_s), words)
 
 
 def _closed(choice: TrafficChoice, pairs: Trace | None) -> ChosenTraffic:
@@ -119,7 +121,7 @@ def _closed(choice: TrafficChoice, pairs: Trace | None) -> ChosenTraffic:
     return ChosenTraffic(
         load,
         Stretch(float(whole), concurrency=choice.concurrency, warmup_requests=warmup),
-        f"{words}; {_lengths_words(choice, None)}",
+        f"{words}; {_lengths_words(choice, None, pairs)}",
     )
 
 
@@ -152,9 +154,14 @@ def _trace(path: Path | None) -> Trace | None:
         raise BadInputError(str(problem)) from problem
 
 
-def _words(choice: TrafficChoice, rate: float, trace: Trace | None) -> str:
+def _words(
+    choice: TrafficChoice, rate: float, trace: Trace | None, pairs: Trace | None, measured_s: float
+) -> str:
     if trace is not None:
-        how = f"as in the {trace.format} trace, {rate:.3g} a second on average"
+        how = (
+            f"as in the {trace.format} trace, {rate:.3g} a second on average,"
+            f" {_part(trace, rate, measured_s)}{_unanswered(trace)}"
+        )
     elif choice.burst is not None:
         how = f"{choice.burst.count} at once every {choice.burst.every_s:g} s"
     elif choice.cv == 0:
@@ -163,14 +170,31 @@ def _words(choice: TrafficChoice, rate: float, trace: Trace | None) -> str:
         how = f"{rate:.3g} a second, a Poisson process"
     else:
         how = f"{rate:.3g} a second, gamma gaps with a coefficient of variation of {choice.cv:g}"
-    return f"open loop, {how}; {_lengths_words(choice, trace)}"
+    return f"open loop, {how}; {_lengths_words(choice, trace, pairs)}"
 
 
-def _lengths_words(choice: TrafficChoice, trace: Trace | None) -> str:
+def _part(trace: Trace, rate: float, measured_s: float) -> str:
+    """Say how much of the trace is measured."""
+    due = stretched(trace.requests, rate, measured_s)
+    count, whole = sum(one.at_s < measured_s for one in due), len(trace.requests)
+    if count < whole:
+        return f"the first {count:,} of its {whole:,} requests"
+    again = f", some again: {count:,}" if count > whole else ""
+    return f"all of its {whole:,} requests{again}"
+
+
+def _unanswered(trace: Trace) -> str:
+    """Say how many requests of the file are left out."""
+    if not trace.num_unanswered:
+        return ""
+    return f" ({trace.num_unanswered:,} more are left out: they had no answer)"
+
+
+def _lengths_words(choice: TrafficChoice, trace: Trace | None, pairs: Trace | None) -> str:
     if trace is not None:
         parts = ["lengths of the trace"]
-    elif choice.lengths is not None:
-        parts = [f"lengths drawn from {choice.lengths.name}"]
+    elif choice.lengths is not None and pairs is not None:
+        parts = [f"lengths drawn from {choice.lengths.name}{_unanswered(pairs)}"]
     else:
         prompts, answers = _spread(choice.prompt_tokens), _spread(choice.output_tokens)
         parts = [f"prompts of {prompts}, answers of {answers}"]

@@ -4,19 +4,22 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from rich.console import Console
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.arms import STATIC_WAIT_S, arms
-from paceline_cli.bench.compare import table
+from paceline_cli.bench.compare import CompareOptions, longest_wait_s, table
 from paceline_cli.bench.compare_report import write_report
 from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.measures import measure
+from paceline_cli.bench.traffic_choice import TrafficChoice
 from paceline_cli.bench.trial import Trial
 from paceline_cli.traffic.client_health import ClientHealth
 from paceline_cli.traffic.record import ClientRecord
 from paceline_engine.settings import Settings
+from paceline_testing.quickstart import QUICKSTART
 from paceline_tuner.service_spec import SLA
 
 TARGETS = SLA(ttft_p99_ms=500.0, itl_p99_ms=150.0)
@@ -119,6 +122,21 @@ def test_the_engine_understands_every_way_of_batching() -> None:
     assert told["dynamic, mixed"].dynamic_max_wait_s == 0.3
     assert arms(0.3)[2].engine["PACELINE_ENGINE_DYNAMIC_BUCKETS"] == "true"  # manifests may differ
     assert [each.dynamic_buckets for each in told.values()] == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize(("asked_s", "wait_s"), [(None, 0.25), (0.5, 0.5)], ids=["its", "ours"])
+def test_dynamic_batches_wait_as_the_manifest_says(
+    tmp_path: Path, asked_s: float | None, wait_s: float
+) -> None:
+    """Unless --max-wait says otherwise."""
+    manifest = yaml.safe_load(QUICKSTART.read_text())
+    manifest["spec"]["engine"] |= {"scheduling": "Dynamic", "dynamic": {"maxWait": "250ms"}}
+    path = tmp_path / "service.yaml"
+    path.write_text(yaml.safe_dump(manifest))
+
+    options = CompareOptions(path, tmp_path, TrafficChoice(), max_wait_s=asked_s)
+
+    assert longest_wait_s(options) == wait_s
 
 
 def test_a_bad_manifest_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.document import read_run
+from paceline_cli.bench.options import Seconds
+from paceline_cli.bench.traffic_choice import TrafficChoice, chosen_traffic
 from paceline_cli.traffic.client_health import ClientHealth, judge
+from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.record import ClientRecord
 from paceline_cli.traffic.traces import read_trace
 
@@ -111,6 +115,7 @@ def test_a_run_writes_page_figures_and_a_trace(
     again = bench("--url", server.url, "--trace", str(tmp_path / "requests.jsonl"),
                   "--requests", "10", "--rate", "100", *out)  # fmt: skip
     assert again.exit_code == 0, again.output
+    assert "of its 44 requests; lengths of the trace" in again.output
 
 
 def test_a_closed_loop_of_chats_in_turns(server: Server, tmp_path: Path) -> None:
@@ -151,7 +156,9 @@ def test_without_usage_and_tokenizer_pieces_are_counted_and_it_is_said(
         (("--url", "u", "--cv", "2", "--uniform"), "contradict"),
         (("--url", "u", "--burst", "5"), "no burst"),
         (("--url", "u", "--burst", "5/x"), "a duration is"),
-        (("--url", "u", "--prompt-tokens", "5:1:9-20"), "must lie between"),
+        (("--url", "u", "--prompt-tokens", "5:1:9-20"), "for --prompt-tokens: '5:1:9-20': the"),
+        (("--url", "u", "--timeout", "0s"), "0s must be above 0"),
+        (("--url", "u", "--warmup", "soon"), "a duration is"),
         (("--url", "u", "--ttft", "fast"), "a duration is"),
         (("--url", "u", "--trace", "none.csv", "--model", "m"), "none.csv"),
         (("--url", "u", "--api-key-env", "NO_SUCH_KEY", "--model", "m"), "NO_SUCH_KEY"),
@@ -165,6 +172,60 @@ def test_what_cannot_be_is_refused_with_exit_status_2(
 
     assert result.exit_code == 2, result.output
     assert words in result.output.replace("\n", " ")
+
+
+TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+    f"2023-11-16 18:00:{second:02}.0,20,{0 if second in {7, 9} else 5}\n" for second in range(60)
+)
+
+
+@pytest.mark.parametrize(
+    ("requests", "part"),
+    [
+        (20, "the first {count} of its 58 requests ("),
+        (58, "all of its 58 requests ("),
+        (80, "all of its 58 requests, some again: {count} ("),
+    ],
+    ids=["cut", "whole", "longer"],
+)
+def test_a_run_says_how_much_of_a_trace_it_measures(
+    tmp_path: Path, requests: int, part: str
+) -> None:
+    """As many as are planned; what had no answer where it was recorded is left out."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+
+    chosen = chosen_traffic(TrafficChoice(trace=trace, requests=requests, warmup_s=0.0))
+
+    count = len(chosen.requests(help_topics(), 1))
+    assert abs(count - requests) <= 2
+    assert part.format(count=count) in chosen.words
+    assert "(2 more are left out: they had no answer)" in chosen.words
+
+
+def test_lengths_from_a_trace_leave_out_the_same(tmp_path: Path) -> None:
+    """A request without an answer has no length of one."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text(TRACE)
+
+    words = chosen_traffic(TrafficChoice(rate_rps=4.0, lengths=trace)).words
+
+    assert "lengths drawn from trace.csv (2 more are left out: they had no answer)" in words
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("2s", 2.0), ("0.25", 0.25), ("0", 0.0), ("1m", 60.0)]
+)
+def test_a_time_is_a_duration_or_a_number_of_seconds(text: str, seconds: float) -> None:
+    """As targets and manifests have it, and as scripts have written it."""
+    assert Seconds().convert(text, None, None) == seconds
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "inf", "1d", ""])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Before anything starts."""
+    with pytest.raises(click.BadParameter):
+        Seconds().convert(text, None, None)
 
 
 def a_record(late_s: float) -> ClientRecord:
