@@ -9,7 +9,7 @@ import yaml
 from paceline_api.inference_service import InferenceService
 from paceline_api.validate import validate
 from paceline_cli.errors import LocalError
-from paceline_cli.local_state import LocalState
+from paceline_cli.local_state import Explained, LocalState
 
 _OF_THE_CLUSTER: Final = (
     "creationTimestamp",
@@ -23,6 +23,8 @@ _OF_THE_CLUSTER: Final = (
     "selfLink",
     "uid",
 )
+_OF_BOTH: Final = ("paused", "fixed", "one decode alone")
+"""How reasons begin that leave both limits as they were."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -34,7 +36,10 @@ class TunedPod:
     batch_size: int
     token_budget: int
     reason: str
+    """Names what bounds the batch; where the step model does not decide, it is that of both."""
     binding: str = ""
+    budget_reason: str = ""
+    """What bounds the token budget; empty where the records tell nothing of it alone."""
     step_target_ms: float | None = None
 
 
@@ -50,9 +55,38 @@ def tuned_here(state: LocalState, pod: str | None) -> list[TunedPod]:
                 token_budget=limits.token_budget,
                 reason=decision.reason,
                 binding=decision.binding,
+                budget_reason=_budget_reason(decision),
                 step_target_ms=limits.step_target_ms,
             )
     return list(newest.values())
+
+
+def _budget_reason(decision: Explained) -> str:
+    """Say what bounds the budget where the step model chose it: what a step can hold."""
+    wanted, chosen = decision.wanted, decision.chosen
+    target_ms, pace_ms = (
+        value if isinstance(value := decision.inputs.get(name), (int, float)) else None
+        for name in ("step_target_ms", "pace_tpot_ms")
+    )
+    is_by_model = (
+        decision.prediction.step_ms is not None  # a model that is not trusted predicts nothing
+        and decision.binding != "Remembered"
+        and not decision.reason.startswith(_OF_BOTH)
+    )
+    if not is_by_model or wanted is None or chosen is None or target_ms is None:
+        return ""
+    paced = (
+        f"a step paced to {target_ms:.0f} ms holds"
+        if pace_ms is None
+        else f"a step holds where requests are paced to {pace_ms:.0f} ms a token"
+    )
+    most = f"the most that {paced} beside one decode, and room for the batch and some prefill"
+    if wanted.token_budget == chosen.token_budget:
+        return f"{most[0].upper()}{most[1:]}."
+    return (
+        f"The newest proposal is {wanted.token_budget}: {most}."
+        f" The guards against needless changes hold {chosen.token_budget}."
+    )
 
 
 def tuned_in_cluster(resource: Mapping[str, Any], pod: str | None) -> list[TunedPod]:
@@ -101,11 +135,19 @@ def fixed_manifest(manifest: Mapping[str, Any], pods: Sequence[TunedPod]) -> str
     if tuning:
         lines += [f"    {line}" for line in yaml.safe_dump(tuning, sort_keys=False).splitlines()]
     why = f"{chosen.reason} (binding: {chosen.binding})" if chosen.binding else chosen.reason
-    for name, declared, value, what in (
-        ("batchSize", batch, chosen.batch_size, "Sequences that run at once."),
-        ("tokenBudget", budget, chosen.token_budget, "Tokens in one step."),
+    one = f"The tuner gives one reason for both limits: {why}"
+    capacity = InferenceService.read(dict(manifest)).spec.engine.capacity
+    for name, declared, value, most, what, reason in (
+        (
+            *("batchSize", batch, chosen.batch_size, capacity.max_batch_size),
+            *("Sequences that run at once.", why),
+        ),
+        (
+            *("tokenBudget", budget, chosen.token_budget, capacity.max_token_budget),
+            *("Tokens in one step.", chosen.budget_reason or one),
+        ),
     ):
-        lines += _comment(f"{what} {why}", indent=4)
+        lines += _comment(f"{what} {_at_a_bound(declared, value, most)}{reason}", indent=4)
         lines += [f"    {name}:"]
         bounds = _around(declared, value) | {"initial": value}
         lines += [f"      {key}: {bound}" for key, bound in bounds.items()]
@@ -117,6 +159,15 @@ def fixed_manifest(manifest: Mapping[str, Any], pods: Sequence[TunedPod]) -> str
     text = "\n".join(lines) + "\n"
     validate(yaml.safe_load(text))
     return text
+
+
+def _at_a_bound(declared: Mapping[str, int], value: int, capacity: int) -> str:
+    """Say that a limit can go no further, where it cannot."""
+    if value == declared.get("max"):
+        return "It is at the declared max. "
+    if value == declared.get("min"):
+        return "It is at the declared min. "
+    return "It is all that engine.capacity has. " if value == capacity else ""
 
 
 def _around(declared: Mapping[str, int], value: int) -> dict[str, int]:
