@@ -53,6 +53,11 @@ def short_quantile(quantile: Quantile) -> str:
     return f"{'max ' if quantile.is_max else ''}{quantile.ms.value:,.0f}"
 
 
+def lagged(client_lagged: bool) -> str:
+    """Say where the client lagged; nothing where it kept up."""
+    return ", the client lagged" if client_lagged else ""
+
+
 def latency_cells(latency: Latency) -> list[str]:
     """Mean, the quantiles of SHARES and the maximum."""
     most = "-" if latency.max_ms is None else number(latency.max_ms, 0)

@@ -161,6 +161,14 @@ def check(**given: Any) -> None:
     type=click.Choice(["batch_size", "token_budget"]),
     help="Sweep this limit alone.",
 )
+@click.option(
+    "--settle",
+    "settle_s",
+    type=Seconds(),
+    default="20s",
+    show_default=True,
+    help="How long the tuner has the traffic before it is measured; not in a closed loop.",
+)
 @_resume
 @click.option("--png", type=click.Path(path_type=Path), help="Save the plot here.")
 @click.option(

@@ -1,7 +1,9 @@
 """`paceline bench compare`: the same traffic under each way of batching, one after the other."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,24 +14,27 @@ from rich.table import Table
 from paceline_api.tuning_spec import tuning_spec
 from paceline_api.units import seconds
 from paceline_cli.bench.arms import Arm, arms
-from paceline_cli.bench.cells import estimate_cell, quantile_cell
+from paceline_cli.bench.cells import LEGEND, estimate_cell, lagged, quantile_cell
 from paceline_cli.bench.compare_report import write_report
 from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.endpoint import opened
 from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.measures import NAMES
-from paceline_cli.bench.run import fitting
+from paceline_cli.bench.run import fitting, total
+from paceline_cli.bench.run_report import progress
 from paceline_cli.bench.sweep import (
+    REQUEST_TIMEOUT_S,
     SETTLE_S,
     LiveLimits,
     SweepError,
+    changed_words,
     declared_limits,
     lease_s,
     settled,
     write_sweep_copy,
 )
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
-from paceline_cli.bench.trial import Trial, offer
+from paceline_cli.bench.trial import OnRecord, Trial, offer
 from paceline_cli.fitted_manifest import slowness
 from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
@@ -44,7 +49,7 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 from paceline_tuner.telemetry import Load
 
-_LEAST_PATIENCE_S: Final = 120.0
+PADDING: Final = "Padding is its share of all tokens computed."
 _LEAST_WIDTH: Final = 150
 _SPEED: Final = "speed"
 """The name under which the calibration is kept."""
@@ -102,17 +107,30 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
         }
         for arm in ways
     }
+    if fitted.note:
+        _say(console, fitted.note)
     _say(console, _planned(left))
+    trials = [_trial(arm.name, load) for arm in ways for load in options.loads]
+
+    def place(arm: str, load: float) -> str:
+        return f"trial {trials.index(_trial(arm, load)) + 1} of {len(trials)}"
+
     for arm in ways:
         if left[arm.name]:
             write_sweep_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
 
+            def watched(
+                load: float, count: int, arm: str = arm.name
+            ) -> AbstractContextManager[OnRecord]:
+                return progress(console, count, place(arm, load))
+
             def ended(played: _Played) -> None:
                 found = played.found
                 kept.keep(_trial(found.arm, found.load), played)
-                _say(console, f"{found.arm}, load {found.load:g}: {_line(found)}")
+                where = f"{place(found.arm, found.load)}, {found.arm}, load {found.load:g}"
+                _say(console, f"{where}: {line(found)}")
 
-            await _serve(arm, manifest, left[arm.name], fitted, ended)
+            await _serve(arm, manifest, left[arm.name], fitted, ended, watched=watched)
     played_all = [
         kept.read(_trial(arm.name, load), _Played) for arm in ways for load in options.loads
     ]
@@ -131,6 +149,7 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
     )
     console.width = max(console.width, _LEAST_WIDTH)
     console.print(table(comparison))
+    _say(console, f"{PADDING} {LEGEND}")
     page = write_report(comparison, options.out, png=options.png)
     _say(console, f"report: {page}")
     return page
@@ -171,6 +190,8 @@ async def _serve(
     chosen: Mapping[float, ChosenTraffic],
     fitted: _Fitted,
     on_played: Callable[[_Played], None],
+    *,
+    watched: Callable[[float, int], AbstractContextManager[OnRecord]],
 ) -> None:
     """Serve in one way, and offer the requests of each load."""
     async with (
@@ -187,7 +208,9 @@ async def _serve(
                 if arm.batch_size is not None:
                     held = replace(declared_limits(live.service.spec), batch_size=arm.batch_size)
                     await limits.hold(_pod(live), held, lease_s=lease_s(traffic.stretch))
-                trial, counts = await _play(live, pods, client, traffic, fitted)
+                trial, counts = await _play(
+                    live, pods, client, traffic, fitted, watched=partial(watched, load)
+                )
                 on_played(
                     _Played(_result(arm, load, trial, counts), series_of(arm.name, load, trial))
                 )
@@ -206,12 +229,7 @@ async def _fitted(
     traffic = fitting(options.traffic, spec.engine.max_model_len)
     if traffic.needs_rate:
         traffic = replace(traffic, rate_rps=float(f"{UTILIZATION * speed.capacity_rps:.3g}"))
-    note = ""
-    if factor != 1:
-        note = (
-            "This machine is too slow for the manifest's targets,"
-            f" so this run declares them {factor:g} times as long."
-        )
+    note = changed_words(spec, options.traffic, factor)
     return _Fitted(spec.model.uri, _longer(declared, factor), factor, note, traffic)
 
 
@@ -269,14 +287,16 @@ async def _play(
     client: httpx.AsyncClient,
     chosen: ChosenTraffic,
     fitted: _Fitted,
+    *,
+    watched: Callable[[int], AbstractContextManager[OnRecord]],
 ) -> tuple[Trial, tuple[Load, Load]]:
     """Offer the requests, and read what the engine computed before and after."""
     before = await _load(live, pods)
-    asking = Asking(
-        live.service.served_name, timeout_s=max(chosen.stretch.seconds, _LEAST_PATIENCE_S)
-    )
+    stretch = chosen.stretch
+    asking = Asking(live.service.served_name, timeout_s=max(stretch.seconds, REQUEST_TIMEOUT_S))
     requests = chosen.requests(help_topics(), fitted.traffic.seed)
-    trial = await offer(client, requests, asking, chosen.stretch, fitted.sla)
+    with watched(total(requests)) as on_record:
+        trial = await offer(client, requests, asking, stretch, fitted.sla, on_record=on_record)
     return trial, (before, await _load(live, pods))
 
 
@@ -322,7 +342,7 @@ def table(comparison: Comparison) -> Table:
     for found in comparison.found:
         measured = found.measured
         made.add_row(
-            found.arm,
+            f"{found.arm}{lagged(found.client_lagged)}".replace(", the", "\nthe"),
             f"{found.load:g}",
             estimate_cell(measured.attainment, 1, scale=100).replace(" (", "\n("),
             estimate_cell(measured.goodput_tokens_per_s, 1).replace(" (", "\n("),
@@ -333,12 +353,13 @@ def table(comparison: Comparison) -> Table:
     return made
 
 
-def _line(found: ArmResult) -> str:
+def line(found: ArmResult) -> str:
+    """Sum a trial up as it ends."""
     measured = found.measured
     return (
         f"{estimate_cell(measured.attainment, 1, scale=100)} % attained,"
         f" {estimate_cell(measured.output_tokens_per_s, 1)} tokens/s,"
-        f" {found.padding_share:.0%} padding"
+        f" {found.padding_share:.0%} padding{lagged(found.client_lagged)}"
     )
 
 

@@ -1,7 +1,7 @@
 """`paceline bench run`: one's own traffic on one server, measured at the client."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -76,7 +76,7 @@ async def run_bench(options: RunOptions, console: Console) -> RunResult:
             token_counter(options.tokenizer),
         )
         _say(console, f"{len(requests)} requests to {server.service}: {chosen.words}")
-        with progress(console, _total(requests)) as on_record:
+        with progress(console, total(requests)) as on_record:
             trial = await offer(
                 server.client, requests, asking, chosen.stretch, sla, on_record=on_record
             )
@@ -153,7 +153,8 @@ def fitting(traffic: TrafficChoice, max_model_len: int | None) -> TrafficChoice:
     )
 
 
-def _total(requests: tuple[PlannedRequest, ...]) -> int:
+def total(requests: Sequence[PlannedRequest]) -> int:
+    """Count requests, each turn of a conversation for itself."""
     return sum(1 + len(request.turns) for request in requests)
 
 

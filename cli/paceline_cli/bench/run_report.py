@@ -25,8 +25,11 @@ HEADS = ("mean", *map(label, SHARES), "max")
 
 
 @contextmanager
-def progress(console: Console, total: int) -> Iterator[Callable[[ClientRecord], None]]:
-    """Show how many requests have ended, inside the block."""
+def progress(
+    console: Console, total: int, what: str = ""
+) -> Iterator[Callable[[ClientRecord], None]]:
+    """Show how many requests of `what` have ended, inside the block."""
+    ended = f"{what}: ended" if what else "ended"
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -34,13 +37,13 @@ def progress(console: Console, total: int) -> Iterator[Callable[[ClientRecord], 
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        task = shown.add_task("ended", total=total)
+        task = shown.add_task(ended, total=total)
         unanswered = 0
 
         def on_record(record: ClientRecord) -> None:
             nonlocal unanswered
             unanswered += record.outcome not in {"ok", "cancelled"}
-            shown.update(task, advance=1, description=f"ended, {unanswered} of them unanswered")
+            shown.update(task, advance=1, description=f"{ended}, {unanswered} of them unanswered")
 
         yield on_record
 

@@ -11,12 +11,13 @@ from rich.console import Console
 
 from paceline_api.inference_service import Spec
 from paceline_api.tuning_spec import tuning_spec
-from paceline_cli.bench.cells import estimate_cell, short_quantile
+from paceline_api.units import seconds
+from paceline_cli.bench.cells import estimate_cell, lagged, short_quantile
 from paceline_cli.bench.endpoint import opened
 from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Axis, Setting, grid
 from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
-from paceline_cli.bench.measures import Measures
-from paceline_cli.bench.run import fitting
+from paceline_cli.bench.run import fitting, total
+from paceline_cli.bench.run_report import progress
 from paceline_cli.bench.sweep_points import (
     SWEEP_SCHEMA,
     Point,
@@ -24,7 +25,7 @@ from paceline_cli.bench.sweep_points import (
     TunedPoint,
     read_sweeps,
 )
-from paceline_cli.bench.sweep_report import write_report
+from paceline_cli.bench.sweep_report import show, write_report
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.bench.trial import Stretch, Trial, offer, warmed_up
 from paceline_cli.errors import LocalError
@@ -43,7 +44,9 @@ from paceline_tuner.service_spec import SLA
 from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
-"""How long the tuner has before its phase is measured, as in the demo."""
+"""How long the tuner has before it is measured, as in the demo, unless more is asked for."""
+REQUEST_TIMEOUT_S: Final = 120.0
+"""At least this in the copy: the last, smaller batch of static batching waits for a minute."""
 _LEAST_LEASE_S: Final = 120.0
 _LEAST_PATIENCE_S: Final = 60.0
 _RATE_DIGITS: Final = 3
@@ -66,6 +69,8 @@ class SweepOptions:
     png: Path | None = None
     beside: tuple[Path, ...] = ()
     """Results of the same sweep on other machines, for a table."""
+    settle_s: float = SETTLE_S
+    """How long the tuner has the same traffic before it is measured."""
     axis: Axis | None = None
     """Sweep this limit alone."""
     resume: bool = False
@@ -75,7 +80,10 @@ class SweepOptions:
 async def run_sweep(options: SweepOptions, console: Console) -> Path:
     """Serve, sweep, tune, report; the report's path."""
     others = read_sweeps(options.beside)
-    asked = measurement("sweep", options.manifest, options.traffic)
+    asked = {
+        **measurement("sweep", options.manifest, options.traffic),
+        "settle_s": f"{options.settle_s:g}",
+    }
     kept = kept_trials(options.out / "trials", asked, resume=options.resume)
     manifest = options.out / "service.yaml"
     write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
@@ -89,6 +97,7 @@ async def run_sweep(options: SweepOptions, console: Console) -> Path:
         await live.ready.wait()
         async with opened(live.place.url) as client:
             sweep = await _SweepRun(options, live, pods, client, console, kept=kept).run()
+    show(sweep, console)
     page = write_report(sweep, options.out, png=options.png, others=others)
     _say(console, f"report: {page}")
     return page
@@ -123,9 +132,14 @@ class _SweepRun:
         factor, note, chosen = await self._calibrated()
         settings = self._grid()
         left = [each for each in settings if not self._kept.has(_trial(each))]
-        _say(self._console, planned_time(chosen, len(left), num_kept=len(settings) - len(left)))
+        if note:
+            _say(self._console, note)
+        num_kept = len(settings) - len(left)
+        settle_s = options.settle_s
+        _say(self._console, planned_time(chosen, len(left), num_kept=num_kept, settle_s=settle_s))
         for setting in left:
-            self._kept.keep(_trial(setting), await self._point(setting, chosen))
+            place = f"point {settings.index(setting) + 1} of {len(settings)}"
+            self._kept.keep(_trial(setting), await self._point(setting, chosen, place))
         star = await self._star(chosen, factor)
         return Sweep(
             schema=SWEEP_SCHEMA,
@@ -137,7 +151,7 @@ class _SweepRun:
             note=note,
             traffic=chosen.words,
             seed=options.traffic.seed,
-            warmup=_warmup_words(chosen.stretch),
+            warmup=_warmup_words(chosen.stretch, settle_s),
             points=tuple(self._kept.read(_trial(each), Point) for each in settings),
             chosen=star,
         )
@@ -159,12 +173,9 @@ class _SweepRun:
             )
             self._kept.keep(_SPEED, measured)
         speed = self._kept.read(_SPEED, Speed)
-        factor, note = slowness(self._sla, speed), ""
+        factor = slowness(self._sla, speed)
+        note = changed_words(load(options.manifest).spec, options.traffic, factor)
         if factor != 1:
-            note = (
-                f"This machine is too slow for the manifest's targets,"
-                f" so this run declares them {factor:g} times as long."
-            )
             write_sweep_copy(options.manifest, live.path, mode="Observe", slowness=factor)
             live.file_changed()
         traffic = fitting(options.traffic, live.service.spec.engine.max_model_len)
@@ -181,10 +192,10 @@ class _SweepRun:
         axis = self._options.axis
         return tuple(each for each in settings if axis is None or each.axis == axis)
 
-    async def _point(self, setting: Setting, chosen: ChosenTraffic) -> Point:
+    async def _point(self, setting: Setting, chosen: ChosenTraffic, place: str) -> Point:
         await self._limits.hold(self._pod(), setting, lease_s=lease_s(chosen.stretch))
-        trial = await self._offer(chosen)
-        _say(self._console, f"{_words(setting)}: {_line(trial.measures)}")
+        trial = await self._offer(chosen, place)
+        _say(self._console, f"{place}, {_words(setting)}: {_line(trial)}")
         return Point(setting, trial.measures, client_lagged=trial.client.is_saturated)
 
     async def _star(self, chosen: ChosenTraffic, factor: float) -> TunedPoint | None:
@@ -201,13 +212,13 @@ class _SweepRun:
         declared = declared_limits(self._live.service.spec)
         await self._limits.hold(self._pod(), declared, lease_s=_LEAST_LEASE_S)
         write_sweep_copy(options.manifest, self._live.path, mode="Auto", slowness=factor)
-        trial = await self._offer(settled(chosen))
+        trial = await self._offer(settled(chosen, options.settle_s), "the tuner's")
         pod = self._report
         if pod is None or pod.batch_size is None or pod.token_budget is None:
             return None
         _say(
             self._console,
-            f"tuner: batch {pod.batch_size}, tokens {pod.token_budget}: {_line(trial.measures)}",
+            f"tuner: batch {pod.batch_size}, tokens {pod.token_budget}: {_line(trial)}",
         )
         return TunedPoint(
             batch_size=pod.batch_size,
@@ -218,14 +229,17 @@ class _SweepRun:
             client_lagged=trial.client.is_saturated,
         )
 
-    async def _offer(self, chosen: ChosenTraffic) -> Trial:
+    async def _offer(self, chosen: ChosenTraffic, what: str) -> Trial:
         """Offer the requests and wait for their ends; none is waited for longer than a point."""
         asking = Asking(
             self._live.service.served_name,
             timeout_s=max(chosen.stretch.seconds, _LEAST_PATIENCE_S),
         )
         requests = chosen.requests(help_topics(), self._options.traffic.seed)
-        return await offer(self._client, requests, asking, chosen.stretch, self._sla)
+        with progress(self._console, total(requests), what) as on_record:
+            return await offer(
+                self._client, requests, asking, chosen.stretch, self._sla, on_record=on_record
+            )
 
     async def _device(self) -> str:
         """What computes, as the engine names it."""
@@ -260,22 +274,24 @@ def lease_s(stretch: Stretch) -> float:
     return max(_LEAST_LEASE_S, 3 * (stretch.warmup_s + stretch.seconds))
 
 
-def settled(chosen: ChosenTraffic) -> ChosenTraffic:
+def settled(chosen: ChosenTraffic, settle_s: float = SETTLE_S) -> ChosenTraffic:
     """Give the tuner time to settle as its warm-up; what is measured stays the same."""
     stretch = chosen.stretch
     if stretch.concurrency is not None:
         return chosen
-    return replace(chosen, stretch=replace(stretch, warmup_s=max(stretch.warmup_s, SETTLE_S)))
+    return replace(chosen, stretch=replace(stretch, warmup_s=max(stretch.warmup_s, settle_s)))
 
 
-def planned_time(chosen: ChosenTraffic, num_points: int, *, num_kept: int = 0) -> str:
+def planned_time(
+    chosen: ChosenTraffic, num_points: int, *, num_kept: int = 0, settle_s: float = SETTLE_S
+) -> str:
     """Say how long a sweep takes, and of what."""
     stretch = chosen.stretch
     before = f"{num_kept} points were measured before; " if num_kept else ""
     if stretch.concurrency is not None:
         return f"{before}{num_points} points and the tuner's: {chosen.words}"
     whole_s = num_points * (stretch.warmup_s + stretch.seconds)
-    whole_s += settled(chosen).stretch.warmup_s + stretch.seconds
+    whole_s += settled(chosen, settle_s).stretch.warmup_s + stretch.seconds
     return (
         f"{before}{num_points} points and the tuner's,"
         f" {stretch.warmup_s + stretch.seconds:.0f} s each:"
@@ -283,13 +299,35 @@ def planned_time(chosen: ChosenTraffic, num_points: int, *, num_kept: int = 0) -
     )
 
 
-def _warmup_words(stretch: Stretch) -> str:
+def changed_words(spec: Spec, traffic: TrafficChoice, slowness: float) -> str:
+    """Say what is served otherwise than the manifest says, as it changes the figures."""
+    told = []
+    if slowness != 1:
+        told.append(
+            "This machine is too slow for the manifest's targets, so this run declares them"
+            f" {slowness:g} times as long."
+        )
+    declared, given = spec.engine.capacity, sweep_capacity(spec)
+    if given != (declared.max_batch_size, declared.max_token_budget):
+        told.append(
+            f"The engine has a capacity of batch {given[0]} and {given[1]:,} tokens, where the"
+            f" manifest declares {declared.max_batch_size} and {declared.max_token_budget:,}."
+        )
+    if traffic.shared_prefix is not None or traffic.turns > 1:
+        told.append(
+            "Prefix caching is off, as the same prompts come again in each trial: what is shared"
+            " by --shared-prefix or --turns is computed anew for each request."
+        )
+    return " ".join(told)
+
+
+def _warmup_words(stretch: Stretch, settle_s: float) -> str:
     words = warmed_up(stretch, stretch.warmup_requests)
     if stretch.concurrency is not None:
         return words
     return (
         f"The first {stretch.warmup_s:.3g} s at each point were warm-up of the same traffic and"
-        f" are in no figure; the tuner had {max(stretch.warmup_s, SETTLE_S):.3g} s to settle."
+        f" are in no figure; the tuner had {max(stretch.warmup_s, settle_s):.3g} s to settle."
     )
 
 
@@ -331,11 +369,12 @@ class LiveLimits:
 def write_sweep_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
     """Copy the manifest with room for the whole grid.
 
-    Nothing is shed, as curves need every wait; and no prefix is shared, as each point is sent the
-    prompts of the one before, which would cost nothing.
+    Nothing is shed, and requests may take two minutes at least, as curves need every wait; and no
+    prefix is shared, as each point is sent the prompts of the one before, which would cost nothing.
     """
     service = load(source)  # a bad manifest is refused under its own name
-    capacity = service.spec.engine.capacity
+    batch_size, token_budget = sweep_capacity(service.spec)
+    timeout_s = max(seconds(service.spec.admission.request_timeout), REQUEST_TIMEOUT_S)
     draft = target.with_suffix(".source")
     draft.parent.mkdir(parents=True, exist_ok=True)
     manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
@@ -343,13 +382,23 @@ def write_sweep_copy(source: Path, target: Path, *, mode: str, slowness: float) 
     engine = spec.setdefault("engine", {})
     engine["prefixCaching"] = False
     engine["capacity"] = {
-        "maxBatchSize": max(capacity.max_batch_size, BATCH_SIZES[-1]),
-        "maxTokenBudget": max(capacity.max_token_budget, TOKEN_BUDGETS[-1]),
+        "maxBatchSize": batch_size,
+        "maxTokenBudget": token_budget,
     }
-    spec.setdefault("admission", {})["shedHopeless"] = False
+    admission = spec.setdefault("admission", {})
+    admission |= {"shedHopeless": False, "requestTimeout": f"{timeout_s:.0f}s"}
     draft.write_text(json.dumps(manifest), encoding="utf-8")  # JSON is YAML too
     write_copy(draft, target, mode=mode, slowness=slowness)
     draft.unlink()
+
+
+def sweep_capacity(spec: Spec) -> tuple[int, int]:
+    """Return the largest batch and budget that the copy's engine has room for."""
+    capacity = spec.engine.capacity
+    return (
+        max(capacity.max_batch_size, BATCH_SIZES[-1]),
+        max(capacity.max_token_budget, TOKEN_BUDGETS[-1]),
+    )
 
 
 def _trial(setting: Setting) -> str:
@@ -360,7 +409,8 @@ def _words(setting: Setting) -> str:
     return f"batch {setting.batch_size}, tokens {setting.token_budget}"
 
 
-def _line(measured: Measures) -> str:
+def _line(trial: Trial) -> str:
+    measured = trial.measures
     p99 = ", ".join(
         f"{latency.name} p99 {short_quantile(latency.at(0.99))} ms"
         for latency in measured.latencies
@@ -372,7 +422,7 @@ def _line(measured: Measures) -> str:
     )
     tokens = f"{estimate_cell(measured.output_tokens_per_s, 1)} tokens/s"
     unanswered = f"{measured.unanswered} of {measured.offered} unanswered"
-    return f"{attained}{tokens}; {p99}; {unanswered}"
+    return f"{attained}{tokens}; {p99}; {unanswered}{lagged(trial.client.is_saturated)}"
 
 
 def _say(console: Console, text: str) -> None:

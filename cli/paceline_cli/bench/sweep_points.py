@@ -49,7 +49,7 @@ class Sweep:
     """What computed: the GPU's name, or the CPU."""
     sla: SLA
     note: str
-    """Why other targets were declared than the manifest's; empty where they were not."""
+    """What was served otherwise than the manifest says; empty where nothing was."""
     traffic: str
     """In words."""
     seed: int

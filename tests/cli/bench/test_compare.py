@@ -1,6 +1,7 @@
 """The comparison of ways of batching: figures that are read honestly, on one page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,11 @@ from rich.console import Console
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.arms import STATIC_WAIT_S, arms
-from paceline_cli.bench.compare import CompareOptions, longest_wait_s, table
+from paceline_cli.bench.compare import CompareOptions, line, longest_wait_s, table
 from paceline_cli.bench.compare_report import write_report
 from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.measures import measure
+from paceline_cli.bench.sweep import REQUEST_TIMEOUT_S
 from paceline_cli.bench.traffic_choice import TrafficChoice
 from paceline_cli.bench.trial import Trial
 from paceline_cli.traffic.client_health import ClientHealth
@@ -105,6 +107,24 @@ def test_the_table_shows_goodput_throughput_padding_and_latencies() -> None:
         assert name in shown
     assert "25%" in shown
     assert "…" not in shown
+
+
+def test_the_table_and_the_line_say_where_the_client_lagged() -> None:
+    """Its latencies are partly the client's."""
+    result, _ = TRIALS[0]
+    lagging = replace(result, client_lagged=True)
+    text = Console(width=160)
+    with text.capture() as captured:
+        text.print(table(replace(a_comparison(), found=(lagging, result))))
+
+    assert captured.get().count("the client lagged") == 1
+    assert line(lagging).endswith("padding, the client lagged")
+    assert line(result).endswith("padding")
+
+
+def test_requests_may_take_longer_than_a_static_batch_waits_for_others() -> None:
+    """Else the last of a run, which find nobody to fill their batch, would have no answer."""
+    assert REQUEST_TIMEOUT_S >= 1.5 * STATIC_WAIT_S
 
 
 def test_the_engine_understands_every_way_of_batching() -> None:

@@ -10,23 +10,29 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from paceline_api.units import seconds
 from paceline_cli.__main__ import main
 from paceline_cli.bench.grid import Setting, grid, thinned
 from paceline_cli.bench.measures import measure
+from paceline_cli.bench.run_report import progress
 from paceline_cli.bench.sweep import (
+    REQUEST_TIMEOUT_S,
     SETTLE_S,
     LiveLimits,
     SweepError,
+    changed_words,
     planned_time,
     settled,
     write_sweep_copy,
 )
 from paceline_cli.bench.sweep_points import SWEEP_SCHEMA, Point, Sweep, TunedPoint, read_sweeps
-from paceline_cli.bench.sweep_report import write_report
+from paceline_cli.bench.sweep_report import show, write_report
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.manifest import load
 from paceline_cli.traffic.corpus import help_topics
+from paceline_cli.traffic.prompts import SharedPrefix
 from paceline_cli.traffic.record import ClientRecord
 from paceline_testing.telemetry import a_limits, a_telemetry
 from paceline_tuner.pods import PodRefusedError
@@ -107,6 +113,94 @@ def test_a_sweep_says_how_long_it_takes() -> None:
     words = planned_time(chosen_traffic(TrafficChoice(rate_rps=2.0, requests=400)), 13)
 
     assert words.startswith("13 points and the tuner's, 220 s each: about 51 minutes; open loop")
+
+
+def test_the_tuner_may_have_longer_to_settle() -> None:
+    """What is measured stays the same, and the time that it takes is told."""
+    point = chosen_traffic(TrafficChoice(rate_rps=2.0, requests=400))
+
+    assert settled(point, 300.0).stretch == replace(point.stretch, warmup_s=300.0)
+    assert "about 56 minutes" in planned_time(point, 13, settle_s=300.0)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_told"), [("Tracking", False), ("Transition", True), ("Learning", True)]
+)
+def test_a_tuner_that_had_not_settled_is_told(tmp_path: Path, phase: str, is_told: bool) -> None:
+    """In the terminal and on the page, with what gives it more time."""
+    sweep = a_sweep()
+    assert sweep.chosen is not None
+    sweep = replace(sweep, chosen=replace(sweep.chosen, phase=phase))
+
+    told = f"had not settled at the end (phase {phase}): a longer --settle"
+    assert (told in shown(sweep)) == is_told
+    assert (told in write_report(sweep, tmp_path).read_text()) == is_told
+
+
+def shown(sweep: Sweep) -> str:
+    console = Console(width=80)
+    with console.capture() as captured:
+        show(sweep, console)
+    return captured.get()
+
+
+def test_a_sweep_ends_with_its_knees_and_the_tuners_point_in_the_terminal() -> None:
+    """With what the marks and brackets say, and which rows the client bent."""
+    sweep = a_sweep()
+    points = (*sweep.points[:-1], replace(sweep.points[-1], client_lagged=True))
+
+    text = shown(replace(sweep, points=points))
+
+    rows = [line.split("│")[1:4] for line in text.splitlines() if "│" in line]
+    marked = [[cell.strip() for cell in row] for row in rows if row[0].strip()]
+    knee = sweep.knee("token_budget")
+    assert knee is not None
+    assert marked == [
+        ["knee", "8", "2048"],
+        ["knee", "32", f"{knee.setting.token_budget}"],
+        ["the client lagged", "32", "2048"],
+        ["★", "12", "192"],
+    ]
+    assert "The knee of a limit is" in text
+    assert "★ is the tuner's own point." in text
+    assert "In brackets: 95 % intervals" in text
+    assert "…" not in text
+
+
+def test_a_page_says_where_the_client_lagged_behind_the_tuner(tmp_path: Path) -> None:
+    """The star is held against the points: its latencies too may be partly the client's."""
+    sweep = a_sweep()
+    assert sweep.chosen is not None
+    sweep = replace(sweep, chosen=replace(sweep.chosen, client_lagged=True))
+
+    assert "★ client lagged" in write_report(sweep, tmp_path).read_text()
+
+
+def test_what_is_served_otherwise_than_declared_is_said() -> None:
+    """Longer targets, a larger capacity, and prompts that share nothing change the figures."""
+    spec = load(QUICKSTART).spec
+    roomy = load(QUICKSTART.parents[1] / "benchmarks/batching.yaml").spec
+    turns = TrafficChoice(turns=3)
+
+    assert changed_words(roomy, TrafficChoice(), 1.0) == ""
+    assert "2.5 times as long" in changed_words(roomy, TrafficChoice(), 2.5)
+    assert "Prefix caching is off" in changed_words(roomy, turns, 1.0)
+    shared = TrafficChoice(shared_prefix=SharedPrefix(512, 4))
+    assert "Prefix caching is off" in changed_words(roomy, shared, 1.0)
+    assert changed_words(spec, TrafficChoice(), 1.0) == (
+        "The engine has a capacity of batch 64 and 2,048 tokens, where the manifest declares"
+        " 32 and 2,048."
+    )
+
+
+def test_progress_says_of_what_it_is() -> None:
+    """Which point of how many."""
+    console = Console(width=120, force_terminal=True, legacy_windows=False)
+    with console.capture() as captured, progress(console, 2, "point 3 of 13") as on_record:
+        on_record(a_record())
+        on_record(a_record(outcome="timeout"))
+
+    assert "point 3 of 13: ended, 1 of them unanswered" in captured.get()
 
 
 def test_the_knee_is_the_smallest_limit_that_is_as_good_as_the_best() -> None:
@@ -207,6 +301,7 @@ def test_the_copy_has_room_for_the_grid_and_neither_sheds_nor_shares(tmp_path: P
     assert copied.admission.shed_hopeless is False
     assert copied.engine.prefix_caching is False  # every point is sent the same prompts
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["service.yaml"]
+    assert seconds(copied.admission.request_timeout) == REQUEST_TIMEOUT_S
     assert copied.tuning.mode == "Observe"
     assert (copied.model, copied.tuning.batch_size) == (declared.model, declared.tuning.batch_size)
 
