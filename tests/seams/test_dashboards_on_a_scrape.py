@@ -73,7 +73,8 @@ def a_used_operator() -> Metrics:
 def series() -> list[dict[str, str]]:
     """Both scrapes as Prometheus would keep them, in promtool's notation."""
     folder = Path(tempfile.mkdtemp(prefix="pl-"))  # short: a socket's path may have 107 bytes
-    script = Script(steps=[a_step(decode=4, prefill=100)])
+    alone = [a_step(decode=decode) for decode in (4, 32, 128, 1024)]
+    script = Script(steps=[*alone, a_step(decode=4, prefill=100), a_step(decode=0, prefill=100)])
     with ScriptedEngine(folder, script) as engine:
         sidecar = start_sidecar(folder)
         try:
@@ -109,7 +110,7 @@ def _kept(scrape: str, added: dict[str, str]) -> Iterator[dict[str, str]]:
 def queries(dashboard: Path) -> Iterator[tuple[str, str]]:
     """Title and query of every target and annotation."""
     whole = json.loads(dashboard.read_text())
-    for panel in whole["panels"]:
+    for panel in _panels(whole):
         for target in panel["targets"]:
             yield panel["title"], target["expr"]
     for annotation in whole.get("annotations", {"list": []})["list"]:
@@ -117,6 +118,11 @@ def queries(dashboard: Path) -> Iterator[tuple[str, str]]:
     for variable in whole["templating"]["list"][1:]:
         # What `label_values` asks for.
         yield f"${variable['name']}", _selected(variable["query"]["query"])
+
+
+def _panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    """Leave the headings of rows out."""
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def _selected(query: str) -> str:
