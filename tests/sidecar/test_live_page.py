@@ -13,7 +13,12 @@ import pytest
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog
 from paceline_testing.running_sidecar import TOKEN, Sidecar
-from paceline_testing.scripted_engine import CAPACITY, ScriptedEngine, a_step
+from paceline_testing.scripted_engine import (
+    CAPACITY,
+    ScriptedEngine,
+    a_step,
+    an_engine_load,
+)
 from paceline_testing.waiting import wait_until
 from paceline_wire import Limits, LimitsState
 
@@ -88,6 +93,29 @@ def test_requests_steps_and_load_are_shown(sidecar: Sidecar, engine: ScriptedEng
     assert [bar["steps"] for bar in shown["histogram"]] == [0, 0, 2, 0, 1]
     assert shown["work"]["kv_share"] == 3 / 256
     assert len(shown["history"]["times"]) == len(shown["latencies"][0]["series"])
+
+
+def test_what_would_help_is_judged_from_the_pods_own_figures(
+    sidecar: Sidecar, engine: ScriptedEngine
+) -> None:
+    """What the engine did before the page's window is not held against it now."""
+    with contents(sidecar) as each:
+        first = next(one for one in each if one["work"]["running"] is not None)
+        engine.script.load = msgspec.structs.replace(
+            an_engine_load(running=64, waiting=9),
+            preemptions=12,
+            output_tokens=60,
+        )
+        shown = next(one for one in each if len(one["advice"]) > 1)
+
+    assert first["advice"] == []
+    assert first["advice_note"].startswith("Nothing stands out in this pod's own figures.")
+    assert first["limits"]["binding"] == "load"
+    assert shown["limits"]["binding"] == "batch size"
+    told = " ".join(each["text"] for each in shown["advice"])
+    assert "10 sequences lost their KV blocks to others" in told
+    assert "64 sequences run, as many as the limit lets, and 9 requests wait" in told
+    assert "paceline diagnose" in shown["advice_note"]
 
 
 def test_a_change_is_shown_with_its_reason(sidecar: Sidecar) -> None:

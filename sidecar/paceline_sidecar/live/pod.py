@@ -6,7 +6,7 @@ import math
 import socket
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -23,19 +23,20 @@ from paceline_page.content import (
     Work,
     histogram,
 )
+from paceline_sidecar.admission.rules import most_requests
+from paceline_sidecar.live.advice import Snapshot, advise, bound
 from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog, held
 from paceline_sidecar.live.measured import WINDOW_S, Measured, measure
+from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service
-from paceline_wire import ModelInfo
+from paceline_wire import EngineLoad, EngineTelemetry, ModelInfo
 
 _EVERY_S: Final = 5.0
 _KEPT_POINTS: Final = 180
 _SHOWN_EVERY_S: Final = 2.0
 _RATE_S: Final = 10.0
-_ADVICE_NOTE: Final = (
-    "Run paceline diagnose: it judges this pod's telemetry, which it reads through your own"
-    " kubectl, with the tuner's model, which the pod itself does not hold."
-)
+_NOTHING: Final = "Nothing stands out in this pod's own figures. "
+_DIAGNOSE: Final = "paceline diagnose judges with the tuner's step model too, and says how much."
 
 _log = logging.getLogger(__name__)
 
@@ -45,8 +46,7 @@ class _Counted:
     """The engine's counters at one of its heartbeats."""
 
     at: float
-    output_tokens: int
-    prompt_tokens: int
+    load: EngineLoad
 
 
 class LivePod:
@@ -76,7 +76,8 @@ class LivePod:
             await asyncio.sleep(_EVERY_S)
             try:
                 self._points.append(self._point(self._measured()))
-                self._rates()
+                if (heard := self._service.ledger.telemetry) is not None:
+                    self._count(heard)
             except Exception:  # noqa: BLE001 - requests are served on, whatever the page lacks
                 _log.exception("a point of the live page is missing")
 
@@ -99,7 +100,8 @@ class LivePod:
         now, config = service.clock(), service.config
         points = (*self._points, self._point(measured))
         steps = takewhile(lambda step: step.at >= now - WINDOW_S, service.ledger.steps.newest())
-        model = service.backend.view.model
+        model, seen = service.backend.view.model, self._snapshot(measured)
+        advice = () if seen is None else advise(seen)
         return Content(
             at=self._clock(),
             name=service.name or "Paceline",
@@ -119,13 +121,13 @@ class LivePod:
                 )
                 for row in measured.rows
             ),
-            limits=self._limits(now),
+            limits=self._limits(now, "" if seen is None else bound(seen)),
             work=self._work(),
             history=History.of(points),
             changes=self._limit_log.changes,
             histogram=histogram((step.decode, 1) for step in steps),
-            advice=(),
-            advice_note=_ADVICE_NOTE,
+            advice=advice,
+            advice_note=_DIAGNOSE if advice else _NOTHING + _DIAGNOSE,
             events=() if model is None else _how(model),
         )
 
@@ -144,7 +146,35 @@ class LivePod:
             waiting=0 if heard is None else heard.load.waiting,
         )
 
-    def _limits(self, now: float) -> Limits:
+    def _snapshot(self, measured: Measured) -> Snapshot | None:
+        """Put together what advice is judged by; None without an engine."""
+        service = self._service
+        heard, state = service.ledger.telemetry, service.backend.view.limits
+        if heard is None or state is None:
+            return None
+        load, before = heard.load, self._counted_before(heard, WINDOW_S).load
+        blocks = state.capacity.num_blocks
+        return Snapshot(
+            running=load.running,
+            waiting=load.waiting,
+            kv_share=load.kv_used_blocks / blocks if blocks else None,
+            batch_size=state.effective.max_batch_size,
+            queued=service.admission.queue.requests,
+            queue_places=most_requests(service.config.admission),
+            ended=sum(1 for _ in self._ended()),
+            preempted=_preempted(load) - _preempted(before),
+            prompt_tokens=load.prompt_tokens - before.prompt_tokens,
+            output_tokens=load.output_tokens - before.output_tokens,
+            padding_tokens=load.padding_tokens - before.padding_tokens,
+            looked_up=load.prefix_queries - before.prefix_queries,
+            found=load.prefix_hits - before.prefix_hits,
+            is_late=any(
+                row.target_ms is not None and (row.seen_ms or 0.0) > row.target_ms
+                for row in measured.rows
+            ),
+        )
+
+    def _limits(self, now: float, binding: str) -> Limits:
         state = self._service.backend.view.limits
         if state is None:
             return Limits()
@@ -153,6 +183,7 @@ class LivePod:
             batch_size=limits.max_batch_size,
             token_budget=limits.token_budget,
             step_target_ms=limits.step_target_ms,
+            binding=binding,
             reason=self._limit_log.reason(state.epoch),
             lease_s=None if expires_at is None else max(0.0, expires_at - now),
             error=LEASE_LOST if state.lease_lost else "",
@@ -176,30 +207,53 @@ class LivePod:
 
     def _finished_rps(self) -> float:
         """Count the requests of the last minute that were served to their end, a second."""
+        return sum(record.outcome == "ok" for record in self._ended()) / WINDOW_S
+
+    def _ended(self) -> Iterator[FinishedRequest]:
+        """Yield the requests that ended within the last minute, newest first."""
         begin = self._service.clock() - WINDOW_S
         newest = self._service.ledger.requests.newest()
-        ended = takewhile(lambda record: record.finished_at >= begin, newest)
-        return sum(record.outcome == "ok" for record in ended) / WINDOW_S
+        return takewhile(lambda record: record.finished_at >= begin, newest)
 
     def _rates(self) -> tuple[float | None, float | None]:
         """Reckon output and prompt tokens a second over about ten seconds."""
-        heard, counted = self._service.ledger.telemetry, self._counted
+        heard = self._service.ledger.telemetry
         if heard is None:
             return None, None
-        new = _Counted(heard.at, heard.load.output_tokens, heard.load.prompt_tokens)
-        if counted and (new.at < counted[-1].at or new.output_tokens < counted[-1].output_tokens):
-            counted.clear()  # another engine
-        if not counted or new.at > counted[-1].at:
-            counted.append(new)
-        while len(counted) > 2 and counted[1].at <= new.at - _RATE_S:  # noqa: PLR2004 - a rate needs two
-            counted.popleft()
-        old, passed_s = counted[0], new.at - counted[0].at
+        old = self._counted_before(heard, _RATE_S)
+        passed_s = heard.at - old.at
         if passed_s <= 0:
             return None, None
         return (
-            (new.output_tokens - old.output_tokens) / passed_s,
-            (new.prompt_tokens - old.prompt_tokens) / passed_s,
+            (heard.load.output_tokens - old.load.output_tokens) / passed_s,
+            (heard.load.prompt_tokens - old.load.prompt_tokens) / passed_s,
         )
+
+    def _count(self, heard: EngineTelemetry) -> None:
+        """Keep the engine's counters of the last minute."""
+        counted, new = self._counted, _Counted(heard.at, heard.load)
+        if counted and (new.at < counted[-1].at or _is_another(counted[-1].load, new.load)):
+            counted.clear()
+        if not counted or new.at > counted[-1].at:
+            counted.append(new)
+        while len(counted) > 2 and counted[1].at <= new.at - WINDOW_S:  # noqa: PLR2004 - a rate needs two
+            counted.popleft()
+
+    def _counted_before(self, heard: EngineTelemetry, ago_s: float) -> _Counted:
+        """Return the newest counters that are at least so old, or the oldest that are kept."""
+        self._count(heard)
+        old = (each for each in reversed(self._counted) if each.at <= heard.at - ago_s)
+        return next(old, self._counted[0])
+
+
+def _is_another(before: EngineLoad, after: EngineLoad) -> bool:
+    """Whether another engine counts now, from the beginning."""
+    return after.output_tokens < before.output_tokens
+
+
+def _preempted(load: EngineLoad) -> int:
+    """Count preemptions, without batch requests that gave way: that is what they are for."""
+    return load.preemptions - load.displaced
 
 
 def _how(model: ModelInfo) -> tuple[str, ...]:
