@@ -198,10 +198,12 @@ def _matching(service: InferenceService) -> str:
 def _alert(
     name: str, expression: str, lasting: str, severity: str, annotations: dict[str, str]
 ) -> Manifest:
+    # Each alert has its own section on the page of its group.
+    runbook = f"{annotations['runbook_url']}#{name.lower()}"
     return {
         "alert": name,
         "expr": expression,
         **({"for": lasting} if lasting else {}),
         "labels": {"severity": severity},
-        "annotations": annotations,
+        "annotations": annotations | {"runbook_url": runbook},
     }
