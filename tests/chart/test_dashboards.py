@@ -185,3 +185,17 @@ def test_the_pod_shows_how_full_its_kv_memory_could_be() -> None:
         "Sequences that fit: paged beside preallocated",
         "Unfilled room of last KV blocks",
     } <= titles
+
+
+def test_the_page_names_rows_and_panels_that_are_there() -> None:
+    """Whoever follows it looks for a title."""
+    page = (_FOLDER.parents[3] / "docs" / "dashboards.md").read_text()
+    listed = [panel for file in DASHBOARDS for panel in _read(file)["panels"]]
+    rows = {panel["title"] for panel in listed if panel["type"] == "row"}
+    titles = {panel["title"] for panel in listed}
+    (find,) = re.findall(r"^## Find your way$(.*?)^## ", page, re.MULTILINE | re.DOTALL)
+    named = re.findall(r"(?<!\*)\*([A-Z](?:[^*\\]|\\\*)*)\*", find)
+
+    assert [row for row in rows if not re.search(rf"^\|.*\b{row}\b", page, re.MULTILINE)] == []
+    assert len(named) > 10
+    assert {name.replace("\\*", "*") for name in named} <= titles
