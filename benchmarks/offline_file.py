@@ -6,13 +6,10 @@ requests of people are then offered for as long to a service of its own, without
 
 import asyncio
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -33,8 +30,7 @@ from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import OfferedLoad, PlannedRequest, TokenLengths, plan
 from paceline_cli.traffic.open_loop import Asking, drive_open
 from paceline_cli.traffic.record import ClientRecord
-from paceline_testing.free_port import free_port
-from paceline_testing.waiting import wait_until
+from tuned_service import tuned_service
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "pipelines"
 MANIFEST = EXAMPLES / "offline.yaml"
@@ -44,48 +40,31 @@ LONGEST_S = 3600.0  # people ask no longer
 Figures = dict[str, Any]
 
 
-def offline(num_lines: int, rate_rps: float) -> Figures:
-    """Measure people beside a file of `num_lines` until its end, then people alone for as long."""
+def offline(num_lines: int, rate_rps: float, least_requests: int) -> Figures:
+    """Measure people beside files of `num_lines` each, then people alone for as long.
+
+    The next file is posted when one is answered, until people have asked `least_requests` times.
+    """
     people = OfferedLoad(rate_rps, cv=1.0, prompt_tokens=PROMPTS, output_tokens=OUTPUTS)
     planned = plan(people, help_topics(), duration_s=LONGEST_S, seed=1)
+    least_s = lasting(planned, least_requests)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        requests = folder / "requests.jsonl"
-        requests.write_text("".join(json.dumps(line_of(n)) + "\n" for n in range(num_lines)))
-        with tuned_service(folder / "beside") as url:
-            seconds, beside = asyncio.run(people_during(lambda: job(url, requests), url, planned))
-        lines = answered(requests)
-        with tuned_service(folder / "alone") as url:
+        files: list[Path] = []
+        with tuned_service(MANIFEST, folder / "beside") as url:
+            seconds, beside = asyncio.run(
+                people_during(lambda: jobs(url, folder, num_lines, least_s, files), url, planned)
+            )
+        lines = sum(answered(each) for each in files)
+        with tuned_service(MANIFEST, folder / "alone") as url:
             _, alone = asyncio.run(people_during(lambda: asyncio.sleep(seconds), url, planned))
-    file = {"lines": num_lines, "answered": lines, "lines_per_s": lines / seconds}
+    file = {
+        "lines": num_lines * len(files),
+        "answered": lines,
+        "lines_per_s": lines / seconds,
+    }
     arms = {"alone": alone, "beside": beside}
     return {**arms, "rate_rps": rate_rps, "seconds": seconds, "file": file}
-
-
-@contextmanager
-def tuned_service(state: Path) -> Iterator[str]:
-    """Run `paceline up`; its tuner finds nothing that another has learned."""
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    command = ["up", "-f", str(MANIFEST), "--no-page", "--port", str(port)]
-    up = subprocess.Popen(
-        [sys.executable, "-m", "paceline_cli", *command],
-        env=os.environ | {"XDG_STATE_HOME": str(state)},
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        wait_until(lambda: is_ready(url), within_s=300)
-        yield url
-    finally:
-        up.terminate()
-        up.wait(timeout=60)
-
-
-def is_ready(url: str) -> bool:
-    """Whether a service takes requests."""
-    try:
-        return httpx.get(f"{url}/health/ready").is_success
-    except httpx.TransportError:
-        return False
 
 
 async def people_during(
@@ -116,9 +95,27 @@ async def people_during(
     }
 
 
+def lasting(planned: Sequence[PlannedRequest], num_requests: int) -> float:
+    """Return the seconds after the warm-up in which so many requests come. Raises ValueError."""
+    after = [each.at_s for each in planned if each.at_s >= WARMUP_S]
+    if len(after) <= num_requests:
+        raise ValueError(f"{num_requests} requests do not come in {LONGEST_S:.0f} s at this rate")
+    return after[num_requests] - WARMUP_S
+
+
+async def jobs(url: str, folder: Path, num_lines: int, least_s: float, files: list[Path]) -> None:
+    """Run the Job on one file after another until `least_s` have passed; add each to `files`."""
+    until = time.monotonic() + least_s
+    while not files or time.monotonic() < until:
+        requests = folder / f"requests-{len(files)}.jsonl"
+        requests.write_text("".join(json.dumps(line_of(n)) + "\n" for n in range(num_lines)))
+        files.append(requests)
+        await job(url, requests)
+
+
 async def job(url: str, requests: Path) -> None:
     """Run the Job's program until the batch is completed and its answers lie beside the file."""
-    command = [str(EXAMPLES / "offline.py"), "--url", f"{url}/v1", "--name", "tonight"]
+    command = [str(EXAMPLES / "offline.py"), "--url", f"{url}/v1", "--name", requests.stem]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *command, "--poll", "1", str(requests)
     )
@@ -147,13 +144,14 @@ def line_of(number: int) -> Figures:
     return {"custom_id": f"{number}", "method": "POST", "url": path, "body": body}
 
 
-def offline_page(by_rate: Mapping[str, Figures]) -> str:
+def offline_section(by_rate: Mapping[str, Figures]) -> str:
     """Tell what people notice of a file of requests behind them, at each rate of theirs."""
     about = (
         "## A file of requests beside people\n\nA Job's file of requests runs in the batch lane of"
-        " one tuned service until its last answer is fetched. People ask all the while, and the"
-        " same for as long of a service without the file. In brackets 95 % intervals, open where"
-        " too few values lie above; of fewer than 100 values, the maximum."
+        " one tuned service until its last answer is fetched, and the next one after it until"
+        " enough people have asked. People ask all the while, and the same for as long of a service"
+        " without the file. In brackets 95 % intervals, open where too few values lie above; of"
+        " fewer than 100 values, the maximum."
     )
     rates = sorted(by_rate, key=float)
     return "\n\n".join([about, *(_at_rate(by_rate[rate]) for rate in rates)]) + "\n"

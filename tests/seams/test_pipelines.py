@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from paceline_testing.examples import documents_of
+from paceline_testing.examples import documents_of, services_of
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.whole_service import embedded_service
 
@@ -55,18 +56,44 @@ def test_an_answer_comes_from_the_passage_that_has_it(sidecar: Sidecar) -> None:
 def test_a_cascade_asks_the_large_model_below_the_threshold(
     sidecar: Sidecar, threshold: float, asked: str, num_kept: int
 ) -> None:
+    """One service stands for the gateway; tests/e2e/test_cascade_routes.py has a real one."""
     url = f"{sidecar.url}/v1"
     questions = "What is the capital of France?\nWhat is water made of?\n"
 
-    ended = run(
-        "cascade.py", "--small", url, "--large", url, "--threshold", threshold, stdin=questions
-    )
+    ended = run("cascade.py", "--gateway", url, "--threshold", threshold, stdin=questions)
 
     assert ended.returncode == 0, ended.stderr
     answers = [line.split() for line in ended.stdout.splitlines() if line.endswith("?")]
     assert [answer[0] for answer in answers] == [asked, asked]
     assert all(0 < float(answer[1]) <= 1 for answer in answers)
     assert ended.stdout.splitlines()[-1] == f"{num_kept} of 2 answered by the small model"
+
+
+def test_the_routes_lead_from_the_gateway_of_the_examples_to_the_cascades_services() -> None:
+    """By names alone; each route has its service's label, for the operator's policy."""
+    (gateway,) = (
+        each for each in documents_of("gateway/gateway.yaml") if "listeners" in each["spec"]
+    )
+    services = services_of("pipelines/cascade.yaml")
+    routes = documents_of("pipelines/routes.yaml")
+
+    for route, service in zip(routes, services, strict=True):
+        name = service["metadata"]["name"]
+        (rule,) = route["spec"]["rules"]
+        assert route["spec"]["parentRefs"] == [{"name": gateway["metadata"]["name"]}]
+        assert route["metadata"]["labels"] == {"serving.paceline.dev/service": name}
+        assert rule["backendRefs"] == [{"name": name, "port": 8000}]
+        assert service["spec"]["api"]["gateway"] == "EnvoyGateway"
+
+
+def test_each_service_of_the_retrieval_has_its_own_batching_and_targets() -> None:
+    services = [each["spec"] for each in services_of("pipelines/retrieval.yaml")]
+
+    batching = [(each["tuning"]["batchSize"], each["tuning"]["tokenBudget"]) for each in services]
+    targets = [each["sla"] for each in services]
+
+    assert all(one != other for one, other in combinations(batching, 2))
+    assert all(one != other for one, other in combinations(targets, 2))
 
 
 def test_a_file_of_requests_is_answered_once(sidecar: Sidecar, tmp_path: Path) -> None:
