@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from offline_file import PROMPTS, WARMUP_S, lasting
+from paceline_cli.traffic.offered_load import OfferedLoad, plan
 from paceline_testing.examples import documents_of, services_of
 from paceline_testing.running_sidecar import Sidecar
 from paceline_testing.whole_service import embedded_service
+from pipelines import HEAD, with_section
+from worded_questions import OF_KNOWLEDGE, OF_PASSAGES, worded
 
 PIPELINES = Path(__file__).parents[2] / "examples" / "pipelines"
 PASSAGES = PIPELINES / "passages.txt"
@@ -94,6 +98,37 @@ def test_each_service_of_the_retrieval_has_its_own_batching_and_targets() -> Non
 
     assert all(one != other for one, other in combinations(batching, 2))
     assert all(one != other for one, other in combinations(targets, 2))
+
+
+def test_no_prompt_of_a_measurement_is_asked_twice() -> None:
+    """Else the prefix cache would answer for the model."""
+    for questions in (OF_KNOWLEDGE, OF_PASSAGES):
+        asked = [each.text for each in worded(questions, 408)]
+
+        assert len(set(asked)) == 408
+        assert {text for text, _ in questions} <= set(asked)
+
+
+def test_a_measurement_replaces_its_own_section_of_the_results_alone() -> None:
+    sections = ["## Small, then large\n\n| old |\n", "## A file\n\n| kept |\n"]
+    page = "".join([HEAD, *sections])
+
+    replaced = with_section(page, "## Small, then large\n\n| new |\n")
+    added = with_section(replaced, "## Another\n\n| more |\n")
+
+    assert replaced == f"{HEAD}## Small, then large\n\n| new |\n\n{sections[1]}"
+    assert added == f"{replaced}\n## Another\n\n| more |\n"
+
+
+def test_people_ask_long_enough_for_their_p99() -> None:
+    """The requests of the warm-up do not count."""
+    people = OfferedLoad(2.0, cv=1.0, prompt_tokens=PROMPTS, output_tokens=PROMPTS)
+    planned = plan(people, ["Once."], duration_s=600.0, seed=1)
+
+    least_s = lasting(planned, 408)
+
+    after = [each for each in planned if WARMUP_S <= each.at_s < WARMUP_S + least_s]
+    assert len(after) == 408
 
 
 def test_a_file_of_requests_is_answered_once(sidecar: Sidecar, tmp_path: Path) -> None:
