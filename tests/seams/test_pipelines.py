@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from offline_file import PROMPTS, WARMUP_S, lasting
+from paceline_cli.traffic.corpus import help_topics
 from paceline_cli.traffic.offered_load import OfferedLoad, plan
 from paceline_testing.examples import documents_of, services_of
 from paceline_testing.running_sidecar import Sidecar
@@ -123,7 +124,7 @@ def test_a_measurement_replaces_its_own_section_of_the_results_alone() -> None:
 def test_people_ask_long_enough_for_their_p99() -> None:
     """The requests of the warm-up do not count."""
     people = OfferedLoad(2.0, cv=1.0, prompt_tokens=PROMPTS, output_tokens=PROMPTS)
-    planned = plan(people, ["Once."], duration_s=600.0, seed=1)
+    planned = plan(people, help_topics(), duration_s=600.0, seed=1)
 
     least_s = lasting(planned, 408)
 
