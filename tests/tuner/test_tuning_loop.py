@@ -356,7 +356,7 @@ async def test_pods_that_return_after_an_outage_are_not_taken_for_idle_at_once()
         await loop.tick(a_target("one", "two", replicas=2))
     now += 200.0
     back = [a_pod(rate=0.0), a_pod(rate=0.0)]
-    there.pods = {"new": back[0], "newer": back[1]}
+    there.pods.update(new=back[0], newer=back[1])
 
     found = []
     for _ in range(12):
