@@ -10,6 +10,7 @@ from paceline_sidecar.live.advice import Snapshot, advise, bound
 BUSY = Snapshot(
     running=12,
     waiting=3,
+    people_waiting=3,
     kv_share=0.6,
     batch_size=16,
     queued=5,
@@ -32,7 +33,7 @@ def test_nothing_stands_out_in_a_pod_that_is_well() -> None:
 
 def test_nothing_is_asked_of_an_idle_pod() -> None:
     """Zero requests and zero tokens are no cause for anything."""
-    idle = Snapshot(0, 0, 0.0, 16, 0, 100, 0, 0, 0, 0, 0, 0, 0, is_late=False)
+    idle = Snapshot(0, 0, 0, 0.0, 16, 0, 100, 0, 0, 0, 0, 0, 0, 0, is_late=False)
 
     assert advise(idle) == ()
     assert bound(idle) == "load"
@@ -64,27 +65,33 @@ def test_each_cause_is_named_with_its_figures(
     "changed",
     [
         {"queued": 80},
-        {"kv_share": 0.97, "waiting": 0},
+        {"kv_share": 0.97, "people_waiting": 0},
         {"kv_share": None},
         {"preempted": 6},
-        {"running": 16, "waiting": 0},
+        {"running": 16, "people_waiting": 0},
         {"padding_tokens": 13_000},
-        {"prompt_tokens": 20_000, "found": 100, "waiting": 0},
+        {"prompt_tokens": 20_000, "found": 100, "people_waiting": 0},
         {"prompt_tokens": 8000, "found": 100},
     ],
     ids=[
-        *("queue", "kv-without-a-queue", "kv-unknown", "preemptions", "batch-without-a-queue"),
+        *(
+            "queue",
+            "kv-for-the-batch-lane",
+            "kv-unknown",
+            "preemptions",
+            "limit-for-the-batch-lane",
+        ),
         *("padding", "prompts-in-time", "mostly-outputs"),
     ],
 )
 def test_what_costs_nobody_anything_is_not_told(changed: dict[str, Any]) -> None:
-    """A full cache or a full batch without a queue is well used."""
+    """A full cache or a full batch for which only the batch lane waits is well used."""
     assert advise(replace(BUSY, **changed)) == ()
 
 
 def test_late_first_tokens_make_prompts_count_without_a_queue() -> None:
     """They wait in the step then, not in the queue."""
-    seen = replace(BUSY, waiting=0, prompt_tokens=20_000, found=100, is_late=True)
+    seen = replace(BUSY, people_waiting=0, prompt_tokens=20_000, found=100, is_late=True)
 
     assert len(advise(seen)) == 1
 

@@ -114,7 +114,7 @@ def test_what_would_help_is_judged_from_the_pods_own_figures(
     assert shown["limits"]["binding"] == "batch size"
     told = " ".join(each["text"] for each in shown["advice"])
     assert "10 sequences lost their KV blocks to others" in told
-    assert "64 sequences run, as many as the limit lets, and 9 requests wait" in told
+    assert "64 sequences run, as many as the limit lets, and 9 interactive requests wait" in told
     assert "paceline diagnose" in shown["advice_note"]
 
 
@@ -161,6 +161,7 @@ def test_a_pod_without_an_engine_says_so(start: Any) -> None:
     }  # fmt: skip
     assert shown["limits"]["batch_size"] is None
     assert shown["work"]["running"] is None
+    assert shown["advice_note"] == "Nothing is known of the engine yet."
 
 
 def _answers(sidecar: Sidecar) -> bool:

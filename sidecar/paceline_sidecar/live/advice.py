@@ -20,6 +20,8 @@ class Snapshot:
 
     running: int
     waiting: int
+    people_waiting: int
+    """How many of these are of the interactive lane: the batch lane is there to wait."""
     kv_share: float | None
     """Of its KV blocks, how many running sequences hold; 0 to 1."""
     batch_size: int
@@ -77,11 +79,12 @@ def _queue(seen: Snapshot) -> Iterator[Help]:
 
 
 def _kv_memory(seen: Snapshot) -> Iterator[Help]:
-    if seen.waiting and seen.is_kv_full:
+    if seen.people_waiting and seen.is_kv_full:
         yield Help(
             "engine.kvCacheMemory, engine.kvCacheDtype, or replicas",
             f"{seen.running} running sequences hold {seen.kv_share:.0%} of the KV memory, and"
-            f" {seen.waiting} requests wait for it. The limit would let {seen.batch_size} run.",
+            f" {seen.people_waiting} interactive requests wait for it."
+            f" The limit would let {seen.batch_size} run.",
         )
 
 
@@ -96,12 +99,12 @@ def _preemptions(seen: Snapshot) -> Iterator[Help]:
 
 
 def _batch_size(seen: Snapshot) -> Iterator[Help]:
-    if seen.waiting and seen.is_batch_full and not seen.is_kv_full:
+    if seen.people_waiting and seen.is_batch_full and not seen.is_kv_full:
         yield Help(
             "replicas, or tuning.batchSize.max",
-            f"{seen.running} sequences run, as many as the limit lets, and {seen.waiting} requests"
-            " wait. Where the SLA leaves room, the tuner raises the limit as far as"
-            " tuning.batchSize and engine.capacity let it; otherwise only more pods help.",
+            f"{seen.running} sequences run, as many as the limit lets, and {seen.people_waiting}"
+            " interactive requests wait. Where the SLA leaves room, the tuner raises the limit as"
+            " far as tuning.batchSize and engine.capacity let it; otherwise only more pods help.",
         )
 
 
@@ -118,7 +121,7 @@ def _padding(seen: Snapshot) -> Iterator[Help]:
 def _prefixes(seen: Snapshot) -> Iterator[Help]:
     """Prompts that are computed again count where they cost somebody time."""
     is_heavy = seen.prompt_tokens > max(_WORTH_TOKENS, seen.output_tokens)
-    if not is_heavy or not (seen.is_late or seen.waiting):
+    if not is_heavy or not (seen.is_late or seen.people_waiting):
         return
     if seen.found < _FEW_HITS * seen.looked_up:
         yield Help(

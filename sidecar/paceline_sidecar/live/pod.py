@@ -15,6 +15,7 @@ import msgspec
 
 from paceline_page.content import (
     Content,
+    Help,
     History,
     Latency,
     Limits,
@@ -35,6 +36,7 @@ _EVERY_S: Final = 5.0
 _KEPT_POINTS: Final = 180
 _SHOWN_EVERY_S: Final = 2.0
 _RATE_S: Final = 10.0
+_UNKNOWN: Final = "Nothing is known of the engine yet."
 _NOTHING: Final = "Nothing stands out in this pod's own figures. "
 _DIAGNOSE: Final = "paceline diagnose judges with the tuner's step model too, and says how much."
 
@@ -101,7 +103,7 @@ class LivePod:
         points = (*self._points, self._point(measured))
         steps = takewhile(lambda step: step.at >= now - WINDOW_S, service.ledger.steps.newest())
         model, seen = service.backend.view.model, self._snapshot(measured)
-        advice = () if seen is None else advise(seen)
+        advice, note = _advice(seen)
         return Content(
             at=self._clock(),
             name=service.name or "Paceline",
@@ -127,7 +129,7 @@ class LivePod:
             changes=self._limit_log.changes,
             histogram=histogram((step.decode, 1) for step in steps),
             advice=advice,
-            advice_note=_DIAGNOSE if advice else _NOTHING + _DIAGNOSE,
+            advice_note=note,
             events=() if model is None else _how(model),
         )
 
@@ -157,6 +159,7 @@ class LivePod:
         return Snapshot(
             running=load.running,
             waiting=load.waiting,
+            people_waiting=load.waiting_by_lane.get("interactive", 0),
             kv_share=load.kv_used_blocks / blocks if blocks else None,
             batch_size=state.effective.max_batch_size,
             queued=service.admission.queue.requests,
@@ -249,6 +252,14 @@ class LivePod:
 def _is_another(before: EngineLoad, after: EngineLoad) -> bool:
     """Whether another engine counts now, from the beginning."""
     return after.output_tokens < before.output_tokens
+
+
+def _advice(seen: Snapshot | None) -> tuple[tuple[Help, ...], str]:
+    """Return what would help, and what this leaves out."""
+    if seen is None:
+        return (), _UNKNOWN
+    advice = advise(seen)
+    return advice, _DIAGNOSE if advice else _NOTHING + _DIAGNOSE
 
 
 def _preempted(load: EngineLoad) -> int:
