@@ -188,14 +188,15 @@ def cost(rows: Sequence[Figures], price_per_hour: float) -> str:
 
 def busy_price(rows: Sequence[Figures], prices: Mapping[str, float]) -> float:
     """Return the price an hour of the pods for the shares of the time in which they were asked."""
-    busy_ms = {size: sum(row["ms"].get(size, 0.0) for row in rows) for size in prices}
-    return sum(prices[size] * busy_ms[size] for size in prices) / 1e3 / _seconds(rows)
+    spent = sum(prices[size] * ms / 1e3 for row in rows for size, ms in row["ms"].items())
+    return float(spent) / _seconds(rows)
 
 
 def up_price(rows: Sequence[Figures], prices: Mapping[str, float]) -> float:
     """Return the price an hour of every pod that the arm asks at all."""
-    return sum(prices[size] for size in {size for row in rows for size in row["ms"]})
+    asked_sizes = {size for row in rows for size in row["ms"]}
+    return sum(price for size, price in prices.items() if size in asked_sizes)
 
 
 def _seconds(rows: Sequence[Figures]) -> float:
-    return sum(ms for row in rows for ms in row["ms"].values()) / 1e3
+    return float(sum(ms for row in rows for ms in row["ms"].values())) / 1e3

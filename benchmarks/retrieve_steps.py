@@ -88,8 +88,9 @@ def retrieve(num_questions: int, rate_rps: float) -> Figures:
             stack.enter_context(tuned_service(alone(_named(services, step), folder), folder))
             for step in STEPS
         ]
-        clients = [OpenAI(base_url=f"{url}/v1", api_key="none") for url in urls]
-        asking = Asking(*clients, (EXAMPLES / "passages.txt").read_text().splitlines())
+        embed, rank, generate = (OpenAI(base_url=f"{url}/v1", api_key="none") for url in urls)
+        passages = (EXAMPLES / "passages.txt").read_text().splitlines()
+        asking = Asking(embed, rank, generate, passages)
         offer(asking, max(1, round(WARMUP_S * rate_rps)), rate_rps, seed=1)
         before = [sla_requests(url) for url in urls]
         began = time.perf_counter()
