@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from openai import OpenAI
 
 from local_cluster.envoy_gateway import envoy_gateway, host_class
+from paceline_api.labels import Manifest
 from paceline_api.tuning_spec import tuning_spec
 from paceline_cli.manifest import read
 from paceline_engine.checkpoint.formats import open_checkpoint
@@ -34,7 +35,7 @@ from worded_questions import OF_KNOWLEDGE, Worded, worded
 LARGE_TIMES = 3
 THRESHOLD = 0.6
 THRESHOLDS = (0.0, 0.5, 0.6, 0.7, 0.8, 1.0)
-SIZES = ("small", "large")
+SIZES: tuple[str, ...] = ("small", "large")
 NUM_WARMUP = 4
 Figures = dict[str, Any]
 
@@ -68,7 +69,9 @@ def both_behind_a_gateway() -> Iterator[tuple[dict[str, OpenAI], dict[str, float
         (model := folder / "large").mkdir()
         write_large(model)
         (gateway := folder / "gateway").mkdir()
-        services = dict(zip(SIZES, services_of("pipelines/cascade.yaml"), strict=True))
+        services: dict[str, Manifest] = dict(
+            zip(SIZES, services_of("pipelines/cascade.yaml"), strict=True)
+        )
         services["large"]["spec"]["model"]["uri"] = f"file://{model}"
         manifests = {size: alone(service, folder) for size, service in services.items()}
         ports = {
@@ -110,20 +113,20 @@ def asked(clients: Mapping[str, OpenAI], question: Worded[str]) -> Figures:
     import cascade as example  # noqa: PLC0415 - as above
 
     took_ms: dict[str, float] = {}
-    confidences: dict[str, float] = {}
+    answers: dict[str, example.Answer] = {}
     for size, client in clients.items():
         began = time.perf_counter()
-        answer = example.ask(client, question.text)
+        answers[size] = example.ask(client, question.text)
         took_ms[size] = 1e3 * (time.perf_counter() - began)
-        confidences[size] = answer.confidence
-        if answer.confidence >= THRESHOLD:
+        if answers[size].confidence >= THRESHOLD:
             break
+    final = list(answers.values())[-1]
     return {
         "question": question.text,
-        "answer": answer.text,
-        "tokens": answer.num_tokens,
-        "is_right": re.search(question.known, answer.text, re.IGNORECASE) is not None,
-        "confidence": confidences,
+        "answer": final.text,
+        "tokens": final.num_tokens,
+        "is_right": re.search(question.known, final.text, re.IGNORECASE) is not None,
+        "confidence": {size: answer.confidence for size, answer in answers.items()},
         "ms": took_ms,
     }
 
