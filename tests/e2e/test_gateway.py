@@ -1,8 +1,10 @@
 """A real Envoy Gateway with the examples' own objects, in front of sidecars on scripted engines.
 
 Three services: `chat` with two pods, its candidate `chat-next` and `chat-small` with one each.
+The last test has two real engines behind it.
 """
 
+import asyncio
 import json
 import time
 from base64 import b64encode
@@ -17,7 +19,11 @@ import httpx
 import pytest
 
 from local_cluster.envoy_gateway import envoy_gateway, host_class
+from overload.asking import MODEL
+from overload.served import served
 from paceline_api.labels import Manifest
+from paceline_api.validate import validate
+from paceline_operator.render.gateway import traffic_policy
 from paceline_testing.free_port import free_port
 from paceline_testing.gateway_objects import example, on_loopback
 from paceline_testing.scripted_pod import ScriptedPod, scripted_pod
@@ -27,7 +33,7 @@ from paceline_testing.waiting import wait_until
 pytestmark = [pytest.mark.gateway, pytest.mark.timeout(600, func_only=True)]
 
 _CHAT = {"model": "scripted", "prompt": "Hi"}
-_SMALL = {"x-model-size": "small"}
+_LARGE = {"x-model-size": "large"}
 _ENVOYS_TIMEOUT_S = 15.0
 """Envoy ends a request after this long where a route says nothing."""
 
@@ -79,8 +85,9 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 @pytest.fixture
 def client(world: World) -> Iterator[httpx.Client]:
-    """A client of the gateway with `routes.yaml` and `balance.yaml`."""
+    """A client of the gateway with `routes.yaml` and `balance.yaml`; it asks the large model."""
     with world.behind([*example("routes.yaml"), *example("balance.yaml")]) as client:
+        client.headers.update(_LARGE)
         yield client
 
 
@@ -93,14 +100,16 @@ def ask(client: httpx.Client, count: int, **headers: str) -> Counter[int]:
 
 
 def test_a_header_and_a_path_choose_the_service(world: World, client: httpx.Client) -> None:
-    """Small requests go to `chat-small` alone; a path that no rule knows is nobody's."""
-    assert ask(client, 10, **_SMALL) == {200: 10}
-    small = world.served()
+    """`chat-small` has all but the large requests; a path that no rule knows is nobody's."""
+    assert ask(client, 10, **{"x-model-size": "small"}) == {200: 10}
+    del client.headers["x-model-size"]
     assert ask(client, 10) == {200: 10}
-    rest = world.served() - small
+    small = world.served()
+    assert ask(client, 10, **_LARGE) == {200: 10}
+    large = world.served() - small
 
-    assert small == Counter({"chat-small": 10})
-    assert rest["chat-small"] == 0
+    assert small == Counter({"chat-small": 20})
+    assert large["chat-small"] == 0
     assert client.post("/v2/completions", json=_CHAT).status_code == 404
 
 
@@ -148,6 +157,7 @@ def test_without_filters_reports_alone_decide(world: World) -> None:
     tell_capacities(world)
 
     with world.behind([*routes, *example("balance.yaml")]) as client:
+        client.headers.update(_LARGE)
         wait_until(lambda: shares(world, client)[2] >= 200, within_s=180)
 
 
@@ -206,6 +216,19 @@ def test_a_503_is_tried_on_the_other_pod(world: World, client: httpx.Client) -> 
     assert ask(client, 40) == {200: 40}
     assert (direct.status_code, "retry-after" in direct.headers) == (503, True)
     assert broken.refusals() > 1  # it was asked, and not only by the test
+    assert healthy.engine.submitted
+
+
+def test_a_503_is_tried_again_where_requests_wait_for_a_pod(world: World) -> None:
+    """The route that holds requests treats a pod that leaves or starts as the others do."""
+    broken, healthy = world.services["chat"]
+    with world.behind(example("from-zero.yaml")) as client:
+        broken.engine.stop()
+        wait_until(lambda: not broken.sidecar.ready())
+
+        assert ask(client, 10) == {200: 10}
+
+    assert broken.refusals() > 0
     assert healthy.engine.submitted
 
 
@@ -272,3 +295,46 @@ def test_another_service_answers_where_the_first_is_down(world: World) -> None:
 
         assert always(20) == {200: 20}
         assert world.served()["chat-small"] == 20
+
+
+def test_two_real_engines_answer_and_stream(tmp_path: Path) -> None:
+    """The route of `service.yaml` and the operator's own policy, before the embedded model."""
+    asyncio.run(_two_real_engines(tmp_path))
+
+
+async def _two_real_engines(folder: Path) -> None:
+    service, route = example("service.yaml")
+    policy = traffic_policy(validate(service))
+    assert policy is not None
+    del policy["metadata"]["ownerReferences"]  # no API server has given the service a uid
+    port, places = free_port(), [folder / name for name in ("first", "second", "gateway")]
+    for place in places:
+        place.mkdir()
+    first_place, second_place, gateway_place = places
+    async with served(first_place) as first, served(second_place) as second:
+        pods = (first, second)
+        behind = on_loopback([route, policy], {"chat": [pod.port for pod in pods]}, port)
+        with envoy_gateway(gateway_place, [*host_class("envoy"), *behind], port):
+            url = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+                codes = Counter([await _completion(client) for _ in range(8)])
+                answered = [(await pod.metrics())["paceline_requests_total"] for pod in pods]
+                pieces = await _stream(client)
+
+    assert codes == {200: 8}
+    assert min(answered) > 0
+    assert sum(answered) == 8
+    assert len(pieces) > 2
+    assert pieces[-1] == "data: [DONE]"
+
+
+async def _completion(client: httpx.AsyncClient) -> int:
+    body = {"model": MODEL, "prompt": "One, two, three,", "max_tokens": 4}
+    return (await client.post("/v1/completions", json=body)).status_code
+
+
+async def _stream(client: httpx.AsyncClient) -> list[str]:
+    body = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 16, "stream": True}
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        assert answer.status_code == 200
+        return [line async for line in answer.aiter_lines() if line]

@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
+from paceline_api.units import seconds
+from paceline_sidecar.settings import SidecarSettings
 from paceline_testing.examples import EXAMPLES, documents_of
 
 GATEWAY = "gateway/gateway.yaml"
 SERVICE = "gateway/service.yaml"
 IN_ORDER = [SERVICE, "gateway/from-zero.yaml"]
 ROUTES = sorted(f"gateway/{file.name}" for file in (EXAMPLES / "gateway").glob("*.yaml"))
+POLICIES = [f"gateway/{name}.yaml" for name in ("balance", "fallback", "from-zero", "sessions")]
 KEDA = ["keda.yaml", "keda-from-zero.yaml", "keda-without-prometheus.yaml"]
 _SHIFTED_BELOW, _SHIFT = 1024, 10000
 """As Envoy Gateway 1.9 shifts ports that only root may open (internal/gatewayapi/translator.go)."""
@@ -48,6 +51,24 @@ def test_what_is_applied_in_order_leads_to_the_service_alone(name: str) -> None:
     assert backends == {the_service()}
 
 
+@pytest.mark.parametrize("name", POLICIES)
+def test_another_pod_gets_what_one_cannot_take_and_nobody_else(name: str) -> None:
+    """A 503 comes before any part of an answer; a 429 is the client's to keep."""
+    (policy,) = of_kind(name, "BackendTrafficPolicy")
+    (balanced,) = of_kind("gateway/balance.yaml", "BackendTrafficPolicy")
+
+    assert policy["spec"]["retry"]["retryOn"] == balanced["spec"]["retry"]["retryOn"]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_gateway_leaves_idle_connections_before_the_pod_does(name: str) -> None:
+    """A request that meets a closing connection would fail, and may not be sent twice."""
+    (policy,) = of_kind(name, "BackendTrafficPolicy")
+    idle_s = seconds(policy["spec"]["timeout"]["http"]["connectionIdleTimeout"])
+
+    assert idle_s < SidecarSettings.model_fields["keep_alive_s"].default
+
+
 @pytest.mark.parametrize("name", KEDA)
 def test_keda_scales_the_service_behind_the_gateway(name: str) -> None:
     """It is the target, and the one whose recommendation is read; no Git holds its replicas."""
@@ -59,6 +80,31 @@ def test_keda_scales_the_service_behind_the_gateway(name: str) -> None:
     assert {scaled["metadata"]["name"], scaled["spec"]["scaleTargetRef"]["name"]} == {the_service()}
     assert read == {the_service()}
     assert "replicas" not in service["spec"]
+
+
+def test_kubernetes_own_autoscaler_scales_the_service_behind_the_gateway() -> None:
+    """By a metric that the example of prometheus-adapter serves."""
+    (hpa,), (values,) = documents_of("hpa.yaml"), documents_of("prometheus-adapter.yaml")
+    (metric,) = hpa["spec"]["metrics"]
+    (rule,) = values["rules"]["custom"]
+
+    named = (hpa["metadata"], hpa["spec"]["scaleTargetRef"], metric["object"]["describedObject"])
+    assert {each["name"] for each in named} == {the_service()}
+    assert metric["object"]["metric"]["name"] in rule["seriesQuery"]
+
+
+def test_one_prometheus_is_named_everywhere() -> None:
+    """Whoever changes its address looks for one."""
+    (values,) = documents_of("prometheus-adapter.yaml")
+    asked = [
+        trigger["metadata"]["serverAddress"]
+        for name in KEDA
+        for scaled in of_kind(name, "ScaledObject")
+        for trigger in scaled["spec"]["triggers"]
+        if trigger["type"] == "prometheus"
+    ]
+
+    assert set(asked) == {"{url}:{port}".format(**values["prometheus"])}
 
 
 def test_what_wakes_the_service_is_counted_by_the_gateways_listener() -> None:
