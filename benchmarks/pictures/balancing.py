@@ -33,18 +33,19 @@ def draw_balancing(fleets: Sequence[Results], path: Path) -> None:
         )  # fmt: skip
         for column, results in enumerate(fleets):
             missed, first = axes[0][column], axes[1][column]
+            loads = sorted({row.load for row in results.rows})
+            percent = [100 * load for load in loads]
             for policy, (color, mark) in _LINES.items():
-                rows = [row for row in results.rows if row.policy == policy]
-                loads = [100 * row.load for row in rows]
+                rows = [results.at(policy, load) for load in loads]
                 shown = (
                     (missed, [100 * (1 - row.median("attained")) for row in rows]),
                     (first, [row.median("ttft_p99_s") for row in rows]),
                 )
                 for axis, values in shown:
-                    axis.plot(loads, values, color=color, marker=mark, ms=6, lw=2, label=policy)
+                    axis.plot(percent, values, color=color, marker=mark, ms=6, lw=2, label=policy)
             missed.set_title(TITLES[results.fleet])
             first.set_xlabel("load, % of what the fleet can serve")
-            first.set_xticks(loads)
+            first.set_xticks(percent)
         for row in axes:
             row[0].set_ylim(bottom=0)
         _target(axes[0][0], 1.0, "objective: 1 %")
