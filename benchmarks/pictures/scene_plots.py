@@ -130,8 +130,8 @@ def draw_bursts(scene: BurstScene, path: Path) -> None:
                           label=f"first token {name}")  # fmt: skip
             axis.axhline(target_s, color=INK, ls="--", lw=1, label=f"target {target_s:g} s")
             for place, at_s in enumerate(scene.bursts_s):
-                name = f"{scene.burst} requests at once" if place == 0 else None
-                axis.axvline(at_s, color=FAINT, lw=0.8, alpha=0.5, label=name)
+                label = f"{scene.burst} requests at once" if place == 0 else None
+                axis.axvline(at_s, color=FAINT, lw=0.8, alpha=0.5, label=label)
             why = _WHY.get(track.name, "")
             axis.set_title(
                 f"{track.name}: {track.in_time:.0%} in time, {track.padding:.0%} padding{why}"
