@@ -8,9 +8,10 @@ import click
 
 from paceline_cli.bench.grid import BATCH_SIZES
 from paceline_cli.bench.options import (
-    Seconds,
+    duration,
     given_targets,
     given_traffic,
+    positive_duration,
     target_options,
     traffic_options,
 )
@@ -69,7 +70,8 @@ def bench() -> None:
 @click.option(
     "--timeout",
     "timeout_s",
-    type=Seconds(is_above_zero=True),
+    type=positive_duration,
+    metavar="TIME",
     default="120s",
     show_default=True,
     help="After it a request without an end counts as missed.",
@@ -164,7 +166,8 @@ def check(**given: Any) -> None:
 @click.option(
     "--settle",
     "settle_s",
-    type=Seconds(),
+    type=duration,
+    metavar="TIME",
     default="20s",
     show_default=True,
     help="How long the tuner has the traffic before it is measured; not in a closed loop.",
@@ -235,7 +238,8 @@ def machines(results: tuple[Path, ...]) -> None:
 @click.option(
     "--max-wait",
     "max_wait_s",
-    type=Seconds(),
+    type=duration,
+    metavar="TIME",
     help="How long a dynamic batch waits for others, such as 100ms; the manifest's"
     " engine.dynamic.maxWait if absent.",
 )

@@ -8,32 +8,28 @@ from typing import Any, Final
 import click
 
 
-class Seconds(click.ParamType):
-    """A time as in a manifest, such as `500ms` or `2m`, or a bare number of seconds."""
+def duration(text: str) -> float:
+    """Read seconds from a time as in a manifest, such as `500ms` or `2m`, or a bare number."""
+    from paceline_api.units import seconds  # noqa: PLC0415 - help needs none of it
 
-    name = "time"
-
-    def __init__(self, *, is_above_zero: bool = False) -> None:
-        self._is_above_zero = is_above_zero
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return seconds."""
-        from paceline_api.units import seconds  # noqa: PLC0415 - help needs none of it
-
-        text = str(value)
+    try:
+        found = float(text)
+    except ValueError:
         try:
-            found = float(text)
-        except ValueError:
-            try:
-                found = seconds(text)
-            except ValueError as problem:
-                self.fail(f"{problem}, or a number of seconds", param, ctx)
-        if not (0 < found < math.inf or (found == 0 and not self._is_above_zero)):
-            least = "above 0" if self._is_above_zero else "0 or more"
-            self.fail(f"{text} must be {least}", param, ctx)
-        return found
+            found = seconds(text)
+        except ValueError as problem:
+            raise click.BadParameter(f"{problem}, or a number of seconds") from None
+    if not 0 <= found < math.inf:
+        raise click.BadParameter(f"{text} must be 0 or more")
+    return found
+
+
+def positive_duration(text: str) -> float:
+    """Read seconds as `duration` does, but refuse none at all."""
+    found = duration(text)
+    if found == 0:
+        raise click.BadParameter(f"{text} must be above 0")
+    return found
 
 
 _LENGTHS_HELP: Final = (
@@ -155,7 +151,7 @@ _TRAFFIC: Final = (
         help="Requests of one conversation.",
     ),
     click.option(
-        "--think", "think_s", type=Seconds(), default="2s", show_default=True,
+        "--think", "think_s", type=duration, metavar="TIME", default="2s", show_default=True,
         help="From an answer to the next turn.",
     ),
     click.option(
@@ -167,11 +163,11 @@ _TRAFFIC: Final = (
         help="Measured requests, of a trace the first; the upper bound of a p99 needs 368.",
     ),
     click.option(
-        "--seconds", type=Seconds(is_above_zero=True),
+        "--seconds", type=positive_duration, metavar="TIME",
         help="Length of the run, such as 90, 90s or 2m, instead of --requests.",
     ),
     click.option(
-        "--warmup", "warmup_s", type=Seconds(),
+        "--warmup", "warmup_s", type=duration, metavar="TIME",
         help="Warm-up, left out of all figures; a tenth of the measured time if absent.",
     ),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed of the traffic."),

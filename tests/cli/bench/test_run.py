@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.document import read_run
-from paceline_cli.bench.options import Seconds
+from paceline_cli.bench.options import duration
 from paceline_cli.bench.traffic_choice import TrafficChoice, chosen_traffic
 from paceline_cli.traffic.client_health import ClientHealth, judge
 from paceline_cli.traffic.corpus import help_topics
@@ -218,14 +218,14 @@ def test_lengths_from_a_trace_leave_out_the_same(tmp_path: Path) -> None:
 )
 def test_a_time_is_a_duration_or_a_number_of_seconds(text: str, seconds: float) -> None:
     """As targets and manifests have it, and as scripts have written it."""
-    assert Seconds().convert(text, None, None) == seconds
+    assert duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1d", ""])
 def test_what_is_no_time_is_refused(text: str) -> None:
     """Before anything starts."""
     with pytest.raises(click.BadParameter):
-        Seconds().convert(text, None, None)
+        duration(text)
 
 
 def a_record(late_s: float) -> ClientRecord:
