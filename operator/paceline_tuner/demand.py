@@ -158,8 +158,25 @@ def _context(evidence: Evidence, default: float) -> float:
     return float(column(evidence.steps, "context")[::stride].sum()) / rows if rows else default
 
 
+def counted_rps(evidence: Evidence, within_s: float) -> float:
+    """Count what arrived within the last seconds, in requests per second over all of them.
+
+    `Demand.arrival_rps` is that of the load as it is since it changed, and may come from a few
+    seconds: pods share requests, so theirs add up only over the same time.
+    """
+    counted = evidence.since(evidence.now - within_s)
+    return _arrived(counted)[0] / counted.window_s
+
+
 def _arrivals(evidence: Evidence) -> float:
-    """Count requests per second: those that ended, and the growth of those that did not."""
+    """Requests per second since the first that is known of."""
+    arrived, begin = _arrived(evidence)
+    seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
+    return arrived / seconds
+
+
+def _arrived(evidence: Evidence) -> tuple[float, float]:
+    """Count requests: those that ended, and the growth of those that did not; and since when."""
     inside = evidence.load.running + evidence.load.waiting
     at_start, begin = 0.0, evidence.now
     if evidence.steps:
@@ -169,8 +186,7 @@ def _arrivals(evidence: Evidence) -> float:
             at_start = float(running[0] + waiting[0])
     if evidence.requests:
         begin = min(begin, float(column(evidence.requests, "arrived_at")[:_FIRST].min()))
-    seconds = min(evidence.window_s, max(evidence.now - begin, 1.0))
-    return max(0.0, evidence.num_requests + inside - at_start) / seconds
+    return max(0.0, evidence.num_requests + inside - at_start), begin
 
 
 def _mean(values: Column, weights: Column) -> float:

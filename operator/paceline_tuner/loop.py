@@ -9,11 +9,12 @@ from weakref import WeakValueDictionary
 from msgspec import UNSET
 
 from paceline_tuner.annotations import Annotation, annotations
-from paceline_tuner.arrival_trend import ServiceArrivals
+from paceline_tuner.arrival_trend import COUNTED_S, ServiceArrivals
 from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.decision import Decision
 from paceline_tuner.decision_log import DecisionLog
+from paceline_tuner.demand import counted_rps
 from paceline_tuner.experiment.experiments import Experiments
 from paceline_tuner.experiment.image_trials import ImageTrials
 from paceline_tuner.lanes import by_class, with_batch_limits
@@ -119,7 +120,7 @@ class TuningLoop:
         bases = [name for name, spec in specs.items() if not spec.is_candidate]
         images = self._image_trials.observe(target, bases, seen, self._clock())
         rates = {
-            tick.report.name: None if tick.error else tick.report.arrival_rps for tick in ticks
+            tick.report.name: None if tick.error else tick.report.counted_rps for tick in ticks
         }
         service.arrivals = service.arrivals.seen(rates, self._clock())
         ahead_rps = service.arrivals.trend.ahead_rps(_HEARD_S + target.start_s)
@@ -308,6 +309,7 @@ def _report(
         outcome=decision.outcome,
         adapters=known.adapters,
         refuses_token=known.refuses_token,
+        counted_rps=counted_rps(evidence, COUNTED_S) if evidence is not None else 0.0,
         is_swinging=evidence is not None and known.state.is_swinging(evidence.now),
         throughput=throughput(evidence) if evidence is not None else None,
     )

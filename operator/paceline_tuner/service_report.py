@@ -184,6 +184,7 @@ class PodReport:
     capacity_rps: float | None
     """λ*: requests per second that this pod can serve within the SLA at the present mix."""
     arrival_rps: float
+    """Of the load as it is since it last changed."""
     acknowledged_hash: str
     error: str
     """Why telemetry or a change failed; empty when neither did."""
@@ -192,6 +193,8 @@ class PodReport:
     adapters: tuple[PodAdapter, ...] = ()
     refuses_token: bool = False
     """Whether the pod knows another token than ours."""
+    counted_rps: float = 0.0
+    """What arrived within the last minute, as requests per second."""
     is_swinging: bool = False
     """Its limits went back and forth too often of late."""
     throughput: Throughput | None = None
