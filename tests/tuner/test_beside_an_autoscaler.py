@@ -122,9 +122,9 @@ def test_a_metric_that_vanishes_scales_nothing(scaler: type[Autoscaler]) -> None
     assert set(wanted) == {3}
 
 
-# By λ/λ*, and for the rates that Hypothesis derives from this text. Known to fail are 4.0, seed 1, as
-# nothing is shed: one of the pods has the queue of the first minutes for a quarter of an hour; and
-# by the recommended replicas a need near an integer, such as 4.0, with three turns.
+# By λ/λ*, at the rates that Hypothesis derives from this text. Known to fail: 4.0 with seed 1, where
+# one pod has the queue of the first minutes for a quarter of an hour, since nothing is shed; and by
+# the recommended replicas a need near an integer, such as that of 4.0, with three turns.
 @settings(max_examples=5, deadline=None, derandomize=True)
 @given(rate=st.floats(0.3, 5.0), seed=st.integers(1, 1000))
 async def test_any_steady_load_brings_the_replicas_to_rest(rate: float, seed: int) -> None:
