@@ -122,7 +122,7 @@ def test_a_metric_that_vanishes_scales_nothing(scaler: type[Autoscaler]) -> None
     assert set(wanted) == {3}
 
 
-# By λ/λ*, at the rates that Hypothesis derives from this text. Known to fail: 4.0 with seed 1, where
+# By λ/λ*, at rates that Hypothesis derives from this text. Known to fail: 4.0 with seed 1, where
 # one pod has the queue of the first minutes for a quarter of an hour, since nothing is shed; and by
 # the recommended replicas a need near an integer, such as that of 4.0, with three turns.
 @settings(max_examples=5, deadline=None, derandomize=True)
