@@ -132,7 +132,7 @@ def asked(clients: Mapping[str, OpenAI], question: Worded[str]) -> Figures:
 
 
 def cascade_section(kept: Figures) -> str:
-    """What each arm takes and costs, and what a threshold keeps of the small model's answers."""
+    """Write two tables: each arm's times and costs, and how many answers each threshold keeps."""
     arms, prices = kept["arms"], kept["prices"]
     small = arms["small alone"]
     priced = " and ".join(f"{price:g} for the {size} one" for size, price in prices.items())

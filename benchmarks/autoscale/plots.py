@@ -25,7 +25,7 @@ _IN_FLIGHT: Final = "requests in flight, by a load test"
 _LINES: Final = {**_ARMS, _IN_FLIGHT: ("requests in flight", "#CC79A7", "--", 1.5)}
 """The simulated ramps draw `_ARMS` alone."""
 _SHIFT: Final = 0.005
-"""Of the axis's height: between lines of neighbouring arms, or one would hide the other."""
+"""The offset between the lines of two arms, as a share of the axis: equal ones stay visible."""
 
 
 def draw_ramps(raw: Mapping[str, Any], drawn: Mapping[str, Ramp], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each policy of the gateway makes of the same requests: bars of the medians over repeats."""
+"""Draw what each balancing policy did with the same requests: bars are medians over repeats."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -19,7 +19,7 @@ _SMOOTHED_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Flood:
-    """What was answered and held meanwhile."""
+    """One run above capacity: answers, refusals and memory over time."""
 
     machine: str
     times_capacity: float

@@ -14,7 +14,7 @@ from scenes.flood import FloodScene, FloodTrack
 
 _LINES: Final = ((BEFORE, "-"), (AFTER, "-"))
 _WHY: Final = {"dynamic, in buckets": " (one batch at a time)"}
-"""Beside a way of batching in the picture of bursts, where its share surprises."""
+"""Added to the title of a way of batching, to explain a share that surprises."""
 
 
 def draw_batch_size(scene: BatchScene, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the tuner set over time, beside what ran: limits.png."""
+"""Draw limits.png: the limits that the tuner set over time, and how much ran."""
 
 from itertools import pairwise
 from pathlib import Path

@@ -26,7 +26,7 @@ ARMS: Final[Mapping[str, str]] = {
     "AIMD 1024/8192": "AIMD from batch 1,024, budget 8,192",
     "AIMD 256/2048": "AIMD from batch 256, budget 2,048",
 }
-"""What a picture calls an arm where the page's name needs the page."""
+"""Names of arms in pictures, where the name that the page uses needs the page's explanation."""
 _COMPARED: Final = (OURS, *(arm for arm in COMPARED if arm != OURS))
 _SWEPT: Final = {
     ORACLE: (INK, ":", 1.5),
@@ -38,7 +38,7 @@ _SWEPT: Final = {
 }
 _OBJECTIVE: Final = 0.99
 _LEAST_SHOWN: Final = 0.75
-"""Where the axis of the sweep begins: below, only the fixed defaults go on falling."""
+"""The axis of the sweep begins here. Only the fixed defaults fall below it."""
 _SHARES: Final = LinearSegmentedColormap.from_list(
     "shares",
     [(0.0, "#7A3600"), (0.5, BEFORE), (0.85, "#F8E4D6"), (0.95, "#BBD9EC"), (1.0, AFTER)],
