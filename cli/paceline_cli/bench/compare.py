@@ -22,16 +22,14 @@ from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.measures import NAMES
 from paceline_cli.bench.run import fitting, total
 from paceline_cli.bench.run_report import progress
+from paceline_cli.bench.served_copy import REQUEST_TIMEOUT_S, changed_words, write_served_copy
 from paceline_cli.bench.sweep import (
-    REQUEST_TIMEOUT_S,
     SETTLE_S,
     LiveLimits,
     SweepError,
-    changed_words,
     declared_limits,
     lease_s,
     settled,
-    write_sweep_copy,
 )
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.bench.trial import OnRecord, Trial, offer
@@ -117,7 +115,7 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
 
     for arm in ways:
         if left[arm.name]:
-            write_sweep_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
+            write_served_copy(options.manifest, manifest, mode=arm.mode, slowness=fitted.factor)
 
             def watched(
                 load: float, count: int, arm: str = arm.name
@@ -235,7 +233,7 @@ async def _fitted(
 
 async def _speed(options: CompareOptions, manifest: Path, console: Console) -> Speed:
     """Measure how fast the service is as the manifest declares it."""
-    write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
+    write_served_copy(options.manifest, manifest, mode="Observe", slowness=1)
     async with (
         local_tuner() as tuner,
         serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,

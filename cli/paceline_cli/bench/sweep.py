@@ -1,23 +1,21 @@
 """`paceline bench sweep`: the same load at many limits of one running service, then the tuner."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import httpx
-import yaml
 from rich.console import Console
 
 from paceline_api.inference_service import Spec
 from paceline_api.tuning_spec import tuning_spec
-from paceline_api.units import seconds
 from paceline_cli.bench.cells import estimate_cell, lagged, short_quantile
 from paceline_cli.bench.endpoint import opened
 from paceline_cli.bench.grid import BATCH_SIZES, TOKEN_BUDGETS, Axis, Setting, grid
 from paceline_cli.bench.kept_trials import KeptTrials, kept_trials, measurement
 from paceline_cli.bench.run import fitting, total
 from paceline_cli.bench.run_report import progress
+from paceline_cli.bench.served_copy import changed_words, write_served_copy
 from paceline_cli.bench.sweep_points import (
     SWEEP_SCHEMA,
     Point,
@@ -29,7 +27,7 @@ from paceline_cli.bench.sweep_report import show, write_report
 from paceline_cli.bench.traffic_choice import ChosenTraffic, TrafficChoice, chosen_traffic
 from paceline_cli.bench.trial import Stretch, Trial, offer, warmed_up
 from paceline_cli.errors import LocalError
-from paceline_cli.fitted_manifest import slowness, write_copy
+from paceline_cli.fitted_manifest import slowness
 from paceline_cli.manifest import load
 from paceline_cli.place import state_dir
 from paceline_cli.pod_client import HttpxPodClient
@@ -45,8 +43,6 @@ from paceline_tuner.service_target import PodTarget
 
 SETTLE_S: Final = 20.0
 """How long the tuner has before it is measured, as in the demo, unless more is asked for."""
-REQUEST_TIMEOUT_S: Final = 120.0
-"""At least this in the copy: the last, smaller batch of static batching waits for a minute."""
 _LEAST_LEASE_S: Final = 120.0
 _LEAST_PATIENCE_S: Final = 60.0
 _RATE_DIGITS: Final = 3
@@ -86,7 +82,7 @@ async def run_sweep(options: SweepOptions, console: Console) -> Path:
     }
     kept = kept_trials(options.out / "trials", asked, resume=options.resume)
     manifest = options.out / "service.yaml"
-    write_sweep_copy(options.manifest, manifest, mode="Observe", slowness=1)
+    write_served_copy(options.manifest, manifest, mode="Observe", slowness=1)
     async with (
         local_tuner() as tuner,
         serving(manifest, port=None, tuner=tuner, folder=state_dir()) as live,
@@ -176,7 +172,7 @@ class _SweepRun:
         factor = slowness(self._sla, speed)
         note = changed_words(load(options.manifest).spec, options.traffic, factor)
         if factor != 1:
-            write_sweep_copy(options.manifest, live.path, mode="Observe", slowness=factor)
+            write_served_copy(options.manifest, live.path, mode="Observe", slowness=factor)
             live.file_changed()
         traffic = fitting(options.traffic, live.service.spec.engine.max_model_len)
         rate = round(UTILIZATION * speed.capacity_rps, _RATE_DIGITS)
@@ -211,7 +207,7 @@ class _SweepRun:
         options = self._options
         declared = declared_limits(self._live.service.spec)
         await self._limits.hold(self._pod(), declared, lease_s=_LEAST_LEASE_S)
-        write_sweep_copy(options.manifest, self._live.path, mode="Auto", slowness=factor)
+        write_served_copy(options.manifest, self._live.path, mode="Auto", slowness=factor)
         trial = await self._offer(settled(chosen, options.settle_s), "the tuner's")
         pod = self._report
         if pod is None or pod.batch_size is None or pod.token_budget is None:
@@ -299,28 +295,6 @@ def planned_time(
     )
 
 
-def changed_words(spec: Spec, traffic: TrafficChoice, slowness: float) -> str:
-    """Say what is served otherwise than the manifest says, as it changes the figures."""
-    told = []
-    if slowness != 1:
-        told.append(
-            "This machine is too slow for the manifest's targets, so this run declares them"
-            f" {slowness:g} times as long."
-        )
-    declared, given = spec.engine.capacity, sweep_capacity(spec)
-    if given != (declared.max_batch_size, declared.max_token_budget):
-        told.append(
-            f"The engine has a capacity of batch {given[0]} and {given[1]:,} tokens, where the"
-            f" manifest declares {declared.max_batch_size} and {declared.max_token_budget:,}."
-        )
-    if traffic.shared_prefix is not None or traffic.turns > 1:
-        told.append(
-            "Prefix caching is off, as the same prompts come again in each trial: what is shared"
-            " by --shared-prefix or --turns is computed anew for each request."
-        )
-    return " ".join(told)
-
-
 def _warmup_words(stretch: Stretch, settle_s: float) -> str:
     words = warmed_up(stretch, stretch.warmup_requests)
     if stretch.concurrency is not None:
@@ -364,41 +338,6 @@ class LiveLimits:
                 f"limits {_words(setting)} were asked for, but the pod took"
                 f" batch {held.max_batch_size}, tokens {held.token_budget}"
             )
-
-
-def write_sweep_copy(source: Path, target: Path, *, mode: str, slowness: float) -> None:
-    """Copy the manifest with room for the whole grid.
-
-    Nothing is shed, and requests may take two minutes at least, as curves need every wait; and no
-    prefix is shared, as each point is sent the prompts of the one before, which would cost nothing.
-    """
-    service = load(source)  # a bad manifest is refused under its own name
-    batch_size, token_budget = sweep_capacity(service.spec)
-    timeout_s = max(seconds(service.spec.admission.request_timeout), REQUEST_TIMEOUT_S)
-    draft = target.with_suffix(".source")
-    draft.parent.mkdir(parents=True, exist_ok=True)
-    manifest = yaml.safe_load(source.read_text(encoding="utf-8"))
-    spec = manifest["spec"]
-    engine = spec.setdefault("engine", {})
-    engine["prefixCaching"] = False
-    engine["capacity"] = {
-        "maxBatchSize": batch_size,
-        "maxTokenBudget": token_budget,
-    }
-    admission = spec.setdefault("admission", {})
-    admission |= {"shedHopeless": False, "requestTimeout": f"{timeout_s:.0f}s"}
-    draft.write_text(json.dumps(manifest), encoding="utf-8")  # JSON is YAML too
-    write_copy(draft, target, mode=mode, slowness=slowness)
-    draft.unlink()
-
-
-def sweep_capacity(spec: Spec) -> tuple[int, int]:
-    """Return the largest batch and budget that the copy's engine has room for."""
-    capacity = spec.engine.capacity
-    return (
-        max(capacity.max_batch_size, BATCH_SIZES[-1]),
-        max(capacity.max_token_budget, TOKEN_BUDGETS[-1]),
-    )
 
 
 def _trial(setting: Setting) -> str:

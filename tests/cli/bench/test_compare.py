@@ -15,7 +15,7 @@ from paceline_cli.bench.compare import CompareOptions, line, longest_wait_s, tab
 from paceline_cli.bench.compare_report import write_report
 from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.measures import measure
-from paceline_cli.bench.sweep import REQUEST_TIMEOUT_S
+from paceline_cli.bench.served_copy import REQUEST_TIMEOUT_S
 from paceline_cli.bench.traffic_choice import TrafficChoice
 from paceline_cli.bench.trial import Trial
 from paceline_cli.traffic.client_health import ClientHealth

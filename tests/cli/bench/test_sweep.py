@@ -17,15 +17,13 @@ from paceline_cli.__main__ import main
 from paceline_cli.bench.grid import Setting, grid, thinned
 from paceline_cli.bench.measures import measure
 from paceline_cli.bench.run_report import progress
+from paceline_cli.bench.served_copy import REQUEST_TIMEOUT_S, changed_words, write_served_copy
 from paceline_cli.bench.sweep import (
-    REQUEST_TIMEOUT_S,
     SETTLE_S,
     LiveLimits,
     SweepError,
-    changed_words,
     planned_time,
     settled,
-    write_sweep_copy,
 )
 from paceline_cli.bench.sweep_points import SWEEP_SCHEMA, Point, Sweep, TunedPoint, read_sweeps
 from paceline_cli.bench.sweep_report import show, write_report
@@ -293,7 +291,7 @@ async def test_a_point_whose_limits_do_not_hold_is_an_error(pods: FakePods, word
 
 def test_the_copy_has_room_for_the_grid_and_neither_sheds_nor_shares(tmp_path: Path) -> None:
     """All else is the manifest's."""
-    write_sweep_copy(QUICKSTART, tmp_path / "out/service.yaml", mode="Observe", slowness=1)
+    write_served_copy(QUICKSTART, tmp_path / "out/service.yaml", mode="Observe", slowness=1)
 
     copied, declared = load(tmp_path / "out/service.yaml").spec, load(QUICKSTART).spec
     assert copied.engine.capacity.max_batch_size == 64
