@@ -7,7 +7,6 @@ import socket
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
@@ -28,9 +27,10 @@ from paceline_sidecar.admission.rules import most_requests
 from paceline_sidecar.live.advice import Snapshot, advise, bound
 from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog, held
 from paceline_sidecar.live.measured import WINDOW_S, Measured, measure
+from paceline_sidecar.live.recent_counters import RecentCounters
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service
-from paceline_wire import EngineLoad, EngineTelemetry, ModelInfo
+from paceline_wire import EngineLoad, ModelInfo
 
 _EVERY_S: Final = 5.0
 _KEPT_POINTS: Final = 180
@@ -41,14 +41,6 @@ _NOTHING: Final = "Nothing stands out in this pod's own figures. "
 _DIAGNOSE: Final = "paceline diagnose judges with the tuner's step model too, and says how much."
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Counted:
-    """The engine's counters at one of its heartbeats."""
-
-    at: float
-    load: EngineLoad
 
 
 class LivePod:
@@ -68,7 +60,7 @@ class LivePod:
         self._clock = clock
         self._shown_every_s = shown_every_s
         self._points: deque[Point] = deque(maxlen=_KEPT_POINTS)
-        self._counted: deque[_Counted] = deque()
+        self._counters = RecentCounters()
         self._newest = b""
         self._newest_at = -math.inf
 
@@ -79,7 +71,7 @@ class LivePod:
             try:
                 self._points.append(self._point(self._measured()))
                 if (heard := self._service.ledger.telemetry) is not None:
-                    self._count(heard)
+                    self._counters.add(heard)
             except Exception:  # noqa: BLE001 - requests are served on, whatever the page lacks
                 _log.exception("a point of the live page is missing")
 
@@ -154,7 +146,7 @@ class LivePod:
         heard, state = service.ledger.telemetry, service.backend.view.limits
         if heard is None or state is None:
             return None
-        load, before = heard.load, self._counted_before(heard, WINDOW_S).load
+        load, before = heard.load, self._counters.before(heard, WINDOW_S).load
         blocks = state.capacity.num_blocks
         return Snapshot(
             running=load.running,
@@ -223,7 +215,7 @@ class LivePod:
         heard = self._service.ledger.telemetry
         if heard is None:
             return None, None
-        old = self._counted_before(heard, _RATE_S)
+        old = self._counters.before(heard, _RATE_S)
         passed_s = heard.at - old.at
         if passed_s <= 0:
             return None, None
@@ -231,27 +223,6 @@ class LivePod:
             (heard.load.output_tokens - old.load.output_tokens) / passed_s,
             (heard.load.prompt_tokens - old.load.prompt_tokens) / passed_s,
         )
-
-    def _count(self, heard: EngineTelemetry) -> None:
-        """Keep the engine's counters of the last minute."""
-        counted, new = self._counted, _Counted(heard.at, heard.load)
-        if counted and (new.at < counted[-1].at or _is_another(counted[-1].load, new.load)):
-            counted.clear()
-        if not counted or new.at > counted[-1].at:
-            counted.append(new)
-        while len(counted) > 2 and counted[1].at <= new.at - WINDOW_S:  # noqa: PLR2004 - a rate needs two
-            counted.popleft()
-
-    def _counted_before(self, heard: EngineTelemetry, ago_s: float) -> _Counted:
-        """Return the newest counters that are at least so old, or the oldest that are kept."""
-        self._count(heard)
-        old = (each for each in reversed(self._counted) if each.at <= heard.at - ago_s)
-        return next(old, self._counted[0])
-
-
-def _is_another(before: EngineLoad, after: EngineLoad) -> bool:
-    """Whether another engine counts now, from the beginning."""
-    return after.output_tokens < before.output_tokens
 
 
 def _advice(seen: Snapshot | None) -> tuple[tuple[Help, ...], str]:
