@@ -118,10 +118,11 @@ def built(module: Module) -> Path:
 
 
 def source_of(module: Module, path: str) -> Path:
-    """Return the folder of one of the Go modules that `module` is built from."""
-    command = [go_command(), "list", "-m", "-f", "{{.Dir}}", path]
-    done = subprocess.run(command, cwd=module.folder, capture_output=True, text=True, check=True)
-    return Path(done.stdout.strip())
+    """Return the folder of a Go module that `module` is built from, downloaded where it is missing.
+
+    Raises `ClusterFailedError` where it cannot be had.
+    """
+    return Path(_downloaded(path, within=module.folder)["Dir"])
 
 
 def _build(module: Module) -> None:
@@ -161,16 +162,25 @@ def module_folder(path: str, version: str, checksum: str) -> Path:
 
     Raises `ClusterFailedError` where they are not those of the checksum.
     """
+    # No go.mod of ours decides the version.
+    found = _downloaded(f"{path}@{version}", within=Path(tempfile.gettempdir()))
+    if found["Sum"] != checksum:
+        raise ClusterFailedError(f"{path}@{version} is {found['Sum']}, wanted {checksum}")
+    return Path(found["Dir"])
+
+
+def _downloaded(query: str, *, within: Path) -> dict[str, str]:
+    """Have a module in Go's cache: of the query's version, or of that which `within` asks for."""
     result = subprocess.run(
-        [go_command(), "mod", "download", "-json", f"{path}@{version}"],
-        cwd=tempfile.gettempdir(),  # no go.mod of ours decides
+        [go_command(), "mod", "download", "-json", query],
+        cwd=within,
         capture_output=True,
         text=True,
         check=False,
     )
     if result.returncode != 0:
-        raise ClusterFailedError(f"go mod download of {path} failed:\n{result.stderr[-4000:]}")
-    found = json.loads(result.stdout)
-    if found["Sum"] != checksum:
-        raise ClusterFailedError(f"{path}@{version} is {found['Sum']}, wanted {checksum}")
-    return Path(found["Dir"])
+        # With -json, why is part of what it prints.
+        why = (result.stdout + result.stderr)[-4000:]
+        raise ClusterFailedError(f"go mod download of {query} failed:\n{why}")
+    found: dict[str, str] = json.loads(result.stdout)
+    return found
