@@ -42,7 +42,7 @@ def pods_for(rate_rps: float, capacity_rps: float) -> int:
     return max(1, math.ceil(rate_rps / (TARGET * capacity_rps) - 1e-9))
 
 
-def _follows(metric: str, *, down_window_s: float = 180.0) -> Horizontal:
+def _follows(metric: str, *, down_window_s: float = 120.0) -> Horizontal:
     """Take a metric for the number of pods itself, as examples/keda.yaml does."""
     return Horizontal(ByAverage(metric, 1.0, up_tolerance=0.0), down_window_s=down_window_s)
 
@@ -56,9 +56,7 @@ ARMS: Final[Mapping[str, Arm]] = {
         ramp, pod.capacity_rps, cold_s, since_s=ramp.quiet_s
     ),
     OURS: lambda *_: _follows("recommended"),
-    "the same, two minutes before it scales in": lambda *_: _follows(
-        "recommended", down_window_s=120.0
-    ),
+    "the same, 90 s before it scales in": lambda *_: _follows("recommended", down_window_s=90.0),
     "the same without looking ahead": lambda *_: _follows("unforeseen"),
     UTILIZATION: lambda *_: Horizontal(ByValue(TARGET), up_window_s=120.0),
     "CPU at 80 %": lambda *_: Horizontal(ByProcessor(TARGET)),

@@ -15,7 +15,7 @@ from paceline_sim.requests import Requests
 from paceline_sim.sim_pod import SimPod
 from paceline_tuner.arrival_trend import COUNTED_S, ServiceArrivals
 from paceline_tuner.loop import TuningLoop
-from paceline_tuner.service_summary import recommended_replicas
+from paceline_tuner.recommendation import Recommendation
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, Telemetry
 
@@ -59,6 +59,9 @@ class Fleet:
     _offered: int = 0
     _seen: deque[tuple[float, Seen]] = field(default_factory=deque)
     _arrivals: ServiceArrivals = field(default_factory=ServiceArrivals)
+    _ahead: Recommendation = field(default_factory=Recommendation)
+    _at_once: Recommendation = field(default_factory=Recommendation)
+    """Without a look ahead."""
 
     def __post_init__(self) -> None:
         """Make the tuner, which only tuned pods are given to."""
@@ -140,7 +143,9 @@ class Fleet:
             self._arrivals = self._arrivals.seen(rates, self.now)
             ahead_rps = self._arrivals.trend.ahead_rps(_HEARD_S + self.cold_s)
             utilization = sum(rates.values()) / sum(known)
-            recommended = recommended_replicas(known, ahead_rps)
+            self._ahead = self._ahead.updated(known, ahead_rps, self.now)
+            recommended = self._ahead.replicas
+        self._at_once = self._at_once.updated(known, sum(rates.values()), self.now)
         if known:
             self.capacities.append(sum(known) / len(known))
         return Seen(
@@ -148,7 +153,7 @@ class Fleet:
             ready=len(ready),
             utilization=utilization,
             recommended=recommended,
-            unforeseen=recommended_replicas(known, sum(rates.values())),
+            unforeseen=self._at_once.replicas,
             waiting=sum(pod.pod.engine.waiting for pod in ready),
             in_flight=sum(pod.in_flight for pod in ready),
             busy=[pod.busy(self.now) for pod in ready],

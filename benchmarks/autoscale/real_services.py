@@ -22,7 +22,7 @@ ARMS: Final[Mapping[str, str]] = {
 }
 """What each service scales on, by the service's name."""
 TARGETS: Final = SLA(ttft_p99_ms=4000.0, tpot_p99_ms=400.0)
-DOWN_S: Final = 180
+DOWN_S: Final = 120
 _MOST: Final = 6
 
 

@@ -11,6 +11,7 @@ from paceline_tuner.lanes import judged
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
 from paceline_tuner.records import column, quantile
+from paceline_tuner.throughput import throughput
 from paceline_tuner.window import Evidence
 
 _DEGRADED = 1.2
@@ -26,7 +27,10 @@ class Assessment:
 
     obstacle: Obstacle
     capacity_rps: float | None
-    """λ* under the proposed limits; None without a trusted step model."""
+    """λ* under the proposed limits, at most what a pod that is never idle was seen to serve.
+
+    None without a trusted step model.
+    """
 
 
 def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
@@ -52,7 +56,27 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
         obstacle = (
             _overload(view, proposal, capacity_rps) or _conflict(view, proposal) or _bursts(view)
         )
-    return Assessment(obstacle, capacity_rps)
+    served_rps = _served_when_full_rps(view, proposal)
+    return Assessment(
+        obstacle, capacity_rps if served_rps is None else min(capacity_rps, served_rps)
+    )
+
+
+def _served_when_full_rps(view: PodView, proposal: LimitsProposal) -> float | None:
+    """Measure what the pod serves with its batch full and requests waiting; None where it has room.
+
+    Tokens are counted, not the requests that ended well: those that gave up were computed, too. The
+    times of steps do not tell: between steps the engine may wait for a core that others have.
+    """
+    evidence = view.evidence
+    if not _queue_never_empties(evidence):
+        return None
+    running = column(evidence.steps, "running")
+    num_full = int(np.count_nonzero(running >= _FULL * proposal.limits.batch_size))
+    measured = throughput(evidence)
+    if num_full <= _QUEUED_SHARE * len(running) or measured is None or not measured.output_tps:
+        return None
+    return measured.output_tps / max(view.state.demand.output, 1.0)
 
 
 def _floor(view: PodView) -> Obstacle:

@@ -21,10 +21,11 @@ from paceline_tuner.lanes import by_class, with_batch_limits
 from paceline_tuner.patch import is_renewal, lease_lasts, patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pods import PodClient, PodError, TokenRefusedError
+from paceline_tuner.recommendation import Recommendation
 from paceline_tuner.sample import SAMPLE
 from paceline_tuner.service_report import PodReport, ServiceReport
 from paceline_tuner.service_spec import TuningSpec
-from paceline_tuner.service_summary import PodTick, summarize
+from paceline_tuner.service_summary import PodTick, known_capacities, summarize
 from paceline_tuner.service_target import PodTarget, ServiceTarget
 from paceline_tuner.telemetry import LimitsAnswer, PodAdapter, Telemetry
 from paceline_tuner.throughput import throughput
@@ -85,6 +86,7 @@ class _KnownService:
     pods: dict[str, _KnownPod] = field(default_factory=dict)
     report: ServiceReport | None = None
     arrivals: ServiceArrivals = field(default_factory=ServiceArrivals)
+    recommendation: Recommendation = field(default_factory=Recommendation)
 
 
 class TuningLoop:
@@ -124,12 +126,15 @@ class TuningLoop:
         }
         service.arrivals = service.arrivals.seen(rates, self._clock())
         ahead_rps = service.arrivals.trend.ahead_rps(_HEARD_S + target.start_s)
+        service.recommendation = service.recommendation.updated(
+            known_capacities(ticks), ahead_rps, self._clock()
+        )
         summary = summarize(
             target,
             ticks,
             service.report,
             self._clock(),
-            ahead_rps=ahead_rps,
+            recommended=service.recommendation.replicas,
             quiet_s=service.arrivals.trend.quiet_s,
         )
         service.report = replace(summary, experiment=experiment, image_trial=images)

@@ -1,6 +1,5 @@
 """What the pods' decisions say about the whole service (loop L4)."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from paceline_tuner.throughput import together, token_cost
 from paceline_tuner.window import Evidence
 
 _HISTORY = 5
-_HEADROOM = 1.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +40,13 @@ def summarize(
     last: ServiceReport | None,
     now: float,
     *,
-    ahead_rps: float,
+    recommended: int | None,
     quiet_s: float,
 ) -> ServiceReport:
     """Conclude one tick from its pods and from the `last` report. `now` is Unix seconds.
 
-    `ahead_rps` is what will arrive when a pod that is asked for now is ready; nothing has arrived
-    for `quiet_s` seconds.
+    `recommended` are the pods that are needed, where λ* is known; nothing has arrived for `quiet_s`
+    seconds.
     """
     spec = target.spec
     decisions = [tick.decision for tick in ticks if not tick.error]
@@ -57,14 +55,12 @@ def summarize(
     changes = [tick.decision.change for tick in ticks if tick.decision.change is not None]
     history = last.history if last is not None else ()
     pods = tuple(tick.report for tick in ticks)
-    rates = [decision.prediction.capacity_rps for decision in decisions]
-    known = [rate for rate in rates if rate is not None]
+    known = known_capacities(ticks)
     # A pod that has yet to learn its λ* is taken to be like the others: one that starts, or gives
     # no telemetry, must not hide from an autoscaler what the others measure.
     capacity_rps = sum(known) * len(decisions) / len(known) if known else None
     arrivals_rps = sum(tick.report.arrival_rps for tick in ticks if not tick.error)
     observed = combined([decision.observed for decision in decisions], counts, spec.sla.objective)
-    recommended = recommended_replicas(known, ahead_rps)
     if recommended is None and _is_idle(ticks):
         recommended = _while_idle(target.replicas, quiet_s)
     given = together(tick.report.throughput for tick in ticks)
@@ -96,13 +92,10 @@ def summarize(
     )
 
 
-def recommended_replicas(capacities: Sequence[float], arrivals_rps: float) -> int | None:
-    """Pods that would serve these arrivals within the SLA; None without a capacity."""
-    total = sum(capacities)
-    if total <= 0:
-        return None
-    per_pod = total / len(capacities)
-    return max(1, math.ceil(arrivals_rps * _HEADROOM / per_pod))
+def known_capacities(ticks: Sequence[PodTick]) -> list[float]:
+    """Return λ* of each pod that gives telemetry and has learned it, requests per second."""
+    rates = [tick.decision.prediction.capacity_rps for tick in ticks if not tick.error]
+    return [rate for rate in rates if rate is not None]
 
 
 def _is_idle(ticks: Sequence[PodTick]) -> bool:

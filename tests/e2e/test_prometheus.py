@@ -85,6 +85,15 @@ class World:
         found = self.service.stack.query(expression)
         return float(found[0]["value"][1]) if found else None
 
+    def one_pod_rps(self) -> float:
+        """Return λ* while one pod serves: this machine's, which no rate of ours can know."""
+        capacity = f"paceline_capacity_requests_per_second{OURS}"
+        self.eventually(lambda: self.service.read()["status"]["readyReplicas"] == 1)
+        self.eventually(lambda: self.metric(capacity))
+        found = self.metric(capacity)
+        assert found is not None
+        return found
+
     def replicas_over(self, *, seconds: float, every_s: float) -> list[int]:
         """Look at what the autoscaler wants, for so long."""
         found, end = [], time.monotonic() + seconds
@@ -146,7 +155,7 @@ def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: Worl
     codes = world.service.clients.codes
     assert world.service.read()["spec"]["replicas"] == 1
 
-    world.service.clients.rate_rps = 11.0
+    world.service.clients.rate_rps = 1.2 * world.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     alone = len(codes)
     world.eventually(lambda: len(codes) >= alone + 200)  # so that the utilization is that of both
@@ -181,10 +190,11 @@ def test_a_broken_sla_reaches_a_person_and_resolves_when_it_is_mended(world: Wor
 def test_tuner_and_autoscaler_leave_each_other_alone(world: World) -> None:
     """Ten minutes of one load: replicas and limits come to rest, and nobody is refused.
 
-    How many pods it wants depends on how fast the machine is; that they come to rest does not.
+    The load is more than one pod serves, however fast the machine is. How many pods that takes
+    depends on the machine, as they share its cores; that they come to rest does not.
     """
     swinging = f"paceline_tuner_swinging_pods{OURS}"
-    codes, world.service.clients.rate_rps = world.service.clients.codes, 11.0
+    codes, world.service.clients.rate_rps = world.service.clients.codes, 1.2 * world.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     served = len(codes)
     world.eventually(lambda: len(codes) >= served + 200)  # what had queued before one pod is served

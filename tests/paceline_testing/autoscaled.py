@@ -69,7 +69,7 @@ class RecommendedAutoscaler(Autoscaler):
 
     target: float = 1.0
     up_window_s: float = 0.0
-    down_window_s: float = 180.0
+    down_window_s: float = 120.0
 
     def read(self, report: ServiceReport) -> float | None:
         """Return the metric that it scales on."""
