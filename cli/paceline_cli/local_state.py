@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from paceline_cli.errors import LocalError
-from paceline_tuner.decision import Decision
+from paceline_tuner.decision import Decision, ReasonSubject
 from paceline_tuner.outcome import Prediction
 from paceline_tuner.service_report import ChangeOutcome, Phase, ServiceReport, Verdict
 from paceline_tuner.service_spec import SLA, Mode
@@ -38,6 +38,8 @@ class Explained:
     applied: bool
     outcome: ChangeOutcome | None = None
     """How an earlier change turned out."""
+    reason_subject: ReasonSubject = ""
+    """The limits that `reason` explains; empty of an older `paceline up`, which did not say."""
 
     @classmethod
     def of(cls, decision: Decision, mode: Mode) -> "Explained":

@@ -10,7 +10,7 @@ from paceline_tuner.outcome import PendingOutcome, Prediction
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
-from paceline_tuner.reasons import inputs_of, reason_of
+from paceline_tuner.reasons import Reason, inputs_of, reason_of
 from paceline_tuner.seeded_start import SeededStart, failed_start
 from paceline_tuner.service_report import ChangeOutcome, LimitsChange, Phase
 from paceline_tuner.tuned_limits import TunedLimits
@@ -37,7 +37,8 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
     """Put the parts together into a decision. `view` holds the state with all that was learned."""
     spec, current, limits = view.spec, view.current, parts.limits
     may_apply = spec.mode != "Observe" and not spec.paused
-    reason = parts.start.reason if parts.start else reason_of(view, parts.proposal, limits)
+    start = parts.start
+    reason = Reason(start.reason) if start else reason_of(view, parts.proposal, limits)
     prediction = _predict(view, limits, parts.assessment.capacity_rps)
     change = None
     if may_apply and limits != current:
@@ -48,7 +49,7 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
             from_token_budget=current.token_budget,
             to_batch_size=limits.batch_size,
             to_token_budget=limits.token_budget,
-            reason=reason,
+            reason=reason.text,
             binding=parts.proposal.binding,
         )
     held_s, window_s = view.evidence.now - view.state.changed_at, view.evidence.window_s
@@ -66,7 +67,7 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
         phase=state.phase,
         verdict=verdict(view.counts, spec.sla.objective, view.observed.by_prompt_tokens),
         binding=parts.proposal.binding,
-        reason=reason,
+        reason=reason.text,
         current=current,
         wanted=parts.proposal.limits,
         chosen=limits,
@@ -85,6 +86,7 @@ def conclude(view: PodView, parts: DecisionParts, *, pod: str, now: float) -> De
         is_slow=state.slowdown.is_slow,
         start=parts.start,
         failed_start=failed,
+        reason_subject=reason.subject,
     )
 
 

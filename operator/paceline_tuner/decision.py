@@ -1,6 +1,7 @@
 """Decision: what was chosen for one pod, from what, and why. Kept, and shown by `explain`."""
 
 from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
 
 from paceline_tuner.attainment import NOTHING, Counts
 from paceline_tuner.condition import Obstacle
@@ -18,6 +19,9 @@ from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.warm_start_entry import WarmStartEntry
 
 UNSEEN = MeasuredLatency(None, None, None, 0, None)
+
+ReasonSubject = Literal["BatchSize", "Both", ""]
+"""The limits that a reason explains; empty where it explains none, or nobody has said which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,8 @@ class Decision:
     """What a new engine begins with."""
     failed_start: WarmStartEntry | None = None
     """Remembered limits that this engine began with, and that missed its SLA."""
+    reason_subject: ReasonSubject = ""
+    """The limits that `reason` explains."""
 
     def refused(self) -> "Decision":
         """Drop what the pod did not take: the limits that held go on, under what was learned."""

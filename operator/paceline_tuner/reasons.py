@@ -1,6 +1,9 @@
 """The reason and the inputs of a decision, in words and numbers for people."""
 
+from dataclasses import dataclass
+
 from paceline_tuner.balance import Balance
+from paceline_tuner.decision import ReasonSubject
 from paceline_tuner.drift import Signal
 from paceline_tuner.pod_view import PodView
 from paceline_tuner.propose import LimitsProposal
@@ -26,13 +29,24 @@ _WORDS = {
 }
 
 
-def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> str:
-    """Say why these limits, with the prediction behind them."""
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why limits are as they are, in words, and which of them the words explain."""
+
+    text: str
+    subject: ReasonSubject = "Both"
+
+
+def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> Reason:
+    """Say why these limits, with the prediction behind them.
+
+    Where the step model chooses, the reason names what bounds the batch size alone.
+    """
     spec, state, model = view.spec, view.state, view.evidence.model
     if spec.paused:
-        return "paused: limits are held"
+        return Reason("paused: limits are held")
     if spec.mode == "Fixed":
-        return "fixed: the declared initial limits hold"
+        return Reason("fixed: the declared initial limits hold")
     bound = _WORDS.get(proposal.binding, proposal.binding)
     target = view.target.ms
     pace = f"; steps are paced to {target:.1f} ms" if target is not None else ""
@@ -42,19 +56,20 @@ def reason_of(view: PodView, proposal: LimitsProposal, chosen: TunedLimits) -> s
     if view.is_learning:
         within = ", within remembered limits" if state.started is not None else ""
         since = " and what it measured at its start" if model.origin == "profile" else ""
-        return f"learning the step time from its first steps{since}{within}{pace}"
+        return Reason(f"learning the step time from its first steps{since}{within}{pace}")
     if not view.is_trusted:
         why = "too many slow gaps" if view.is_missing_pace else "pace is kept"
-        return f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}"
+        return Reason(f"step model untrusted ({model.reason}), by trial: {why}{pace}{trimmed}")
     if view.target.is_below_floor:
         floor = view.capacity_model.floor_ms()
-        return f"one decode alone takes {floor:.1f} ms, over the target{pace}"
+        return Reason(f"one decode alone takes {floor:.1f} ms, over the target{pace}")
     if view.target.balance is not None and target is not None:
         pace = f"{pace} ({_weighed(view.target.balance)})"
     predicted = view.capacity_model.full_step_ms(chosen.batch_size) * model.q_r
-    return (
+    return Reason(
         f"{_changed(view)}{bound} binds: a step with {chosen.batch_size} running is predicted to "
-        f"take up to {predicted:.1f} ms{pace}{trimmed}"
+        f"take up to {predicted:.1f} ms{pace}{trimmed}",
+        "BatchSize",
     )
 
 

@@ -1,5 +1,6 @@
 """The state file leads other commands to the running service, and only to one that runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,20 @@ def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
 
     assert state.find(tmp_path, None) == STATE
     assert state.find(tmp_path, "quickstart") == STATE
+
+
+def test_a_state_of_an_older_version_is_read(tmp_path: Path) -> None:
+    """Its decisions did not say which limits their reasons explain."""
+    state.write(tmp_path, STATE)
+    (path,) = tmp_path.glob("*.json")
+    written = json.loads(path.read_text())
+    for decision in written["decisions"]:
+        del decision["reason_subject"]
+    path.write_text(json.dumps(written))
+
+    (decision,) = state.find(tmp_path, None).decisions
+
+    assert decision == an_explained(reason_subject="")
 
 
 def test_a_service_whose_process_is_gone_is_not_found(tmp_path: Path) -> None:

@@ -90,5 +90,6 @@ def an_explained(**changes: Any) -> Explained:
         wanted=TunedLimits(32, 150, 310.0),
         chosen=TunedLimits(32, 160, 320.0),
         applied=True,
+        reason_subject="BatchSize",
     )
     return replace(decision, **changes)

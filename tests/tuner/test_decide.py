@@ -13,7 +13,14 @@ from paceline_tuner.guard import Guard
 from paceline_tuner.patch import patch_body
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
-from paceline_tuner.telemetry import AdmissionValues, CapacityValues, LimitValues, Load, SketchSlice
+from paceline_tuner.telemetry import (
+    AdmissionValues,
+    CapacityValues,
+    LimitValues,
+    Load,
+    ModelFit,
+    SketchSlice,
+)
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
 
@@ -234,6 +241,27 @@ def test_a_guard_never_leaves_the_way_from_here_to_what_is_proposed(
     assert min(current, *proposed) <= chosen.batch_size <= max(current, *proposed)
     if chosen.batch_size < current and not is_urgent:
         assert chosen.batch_size >= min(int(current * 0.8), running)
+
+
+@pytest.mark.parametrize(
+    ("spec", "model", "subject"),
+    [
+        (SPEC, a_fit(), "BatchSize"),
+        (replace(SPEC, paused=True), a_fit(), "Both"),
+        (replace(SPEC, mode="Fixed"), a_fit(), "Both"),
+        (SPEC, a_fit(valid=False, reason="holdout error"), "Both"),
+        (SPEC, a_fit(valid=False, samples=3), "Both"),
+        (replace(SPEC, sla=SLA(itl_p99_ms=1.0)), a_fit(), "Both"),
+    ],
+    ids=["by the model", "paused", "fixed", "by trial", "learning", "no room"],
+)
+def test_a_decision_says_which_limits_its_reason_explains(
+    spec: TuningSpec, model: ModelFit, subject: str
+) -> None:
+    """Only the step model has a bound of the batch size alone; the rest is said of both limits."""
+    decision = decide(spec, "pod", an_evidence(model=model), PodState(), 0.0)
+
+    assert decision.reason_subject == subject
 
 
 def test_new_limits_and_new_configuration_go_under_the_next_epoch() -> None:

@@ -23,8 +23,6 @@ _OF_THE_CLUSTER: Final = (
     "selfLink",
     "uid",
 )
-_OF_BOTH: Final = ("paused", "fixed", "one decode alone")
-"""How reasons begin that leave both limits as they were."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -68,12 +66,8 @@ def _budget_reason(decision: Explained) -> str:
         value if isinstance(value := decision.inputs.get(name), (int, float)) else None
         for name in ("step_target_ms", "pace_tpot_ms")
     )
-    is_by_model = (
-        decision.prediction.step_ms is not None  # a model that is not trusted predicts nothing
-        and decision.binding != "Remembered"
-        and not decision.reason.startswith(_OF_BOTH)
-    )
-    if not is_by_model or wanted is None or chosen is None or target_ms is None:
+    is_bounded_alone = decision.reason_subject == "BatchSize"
+    if not is_bounded_alone or wanted is None or chosen is None or target_ms is None:
         return ""
     paced = (
         f"a step paced to {target_ms:.0f} ms holds"

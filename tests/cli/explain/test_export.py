@@ -13,7 +13,6 @@ from paceline_cli.local_state import Explained, LocalState
 from paceline_cli.manifest import declared
 from paceline_testing.quickstart import QUICKSTART
 from paceline_testing.reports import a_report, an_explained
-from paceline_tuner.outcome import NOT_PREDICTED
 from paceline_tuner.service_spec import SLA
 
 
@@ -69,11 +68,10 @@ def test_each_limit_has_its_own_reason() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"prediction": NOT_PREDICTED, "reason": "step model untrusted, by trial: pace is kept"},
-        {"binding": "Remembered", "reason": "remembered: starts from 90% of 32 and 2048"},
-        {"reason": "one decode alone takes 900.0 ms, over the target"},
+        {"reason": "paused: limits are held", "reason_subject": "Both"},
+        {"reason": "the ITL target binds", "reason_subject": ""},
     ],
-    ids=["by trial", "remembered", "no room"],
+    ids=["of both", "an older service, which does not say"],
 )
 def test_one_reason_for_both_limits_is_said_to_be_one(changes: dict[str, Any]) -> None:
     """Nothing is made up for the budget where the records tell nothing of it alone."""
