@@ -21,7 +21,10 @@ RowProductSetting = Literal["auto", "on", "off"]
 
 
 class Settings(BaseSettings):
-    """One engine process. Each field is the variable `PACELINE_ENGINE_<FIELD>`."""
+    """One engine process. Each field is the variable `PACELINE_ENGINE_<FIELD>`.
+
+    The docstring of a field is its row of docs/processes.md, and links from there.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=_PREFIX,
@@ -33,138 +36,142 @@ class Settings(BaseSettings):
     )
 
     run_dir: Path = Path("/run/paceline")
-    """Shared with the sidecar: the socket and the tokenizer's files."""
+    """Shared with the sidecar, in memory: the socket and the tokenizer's files."""
     model_uri: str = "builtin://smollm2-135m-instruct"
     """`builtin://`, `file://`, `pvc://`, `oci://` or `hf://`."""
     model_revision: str | None = None
     """Commit, tag or branch of an `hf://` model."""
     model_mount: Path = Path("/model")
-    """Where `oci://` and `pvc://` volumes are mounted."""
+    """Where `oci://` and `pvc://` volumes are mounted; `pvc://CLAIM/SUB/PATH` is
+    `MOUNT/SUB/PATH`."""
     models_dir: Path | None = None
-    """Models that `builtin://NAME` means before those of installed packages: `NAME[.gguf]`."""
+    """Where `builtin://NAME` is looked up before installed packages: a folder `NAME` or a file
+    `NAME.gguf`."""
     cache_dir: Path = Path("/cache")
     """Where `hf://` downloads go."""
     hf_token: str | None = Field(default=None, validation_alias="HF_TOKEN", repr=False)
     """Credentials for `hf://`."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`cpu`, `cuda`, or `auto`, which refuses a GPU that cannot serve rather than leaving it
+    idle."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
-    """Type of activations, and of weights that nothing quantises.
+    """Type of activations, and of weights that nothing quantises: `float32`, `float16`, `bfloat16`,
+    or `auto`.
 
-    `auto` is bfloat16 on a GPU, and on a CPU where it measures faster than float32 at start.
+    `auto` is bfloat16 on a GPU, and on a CPU what measures faster at start: see
+    [the type](cpu.md#the-type).
     """
     quantization: Quantization = "none"
-    """Weights of the layers' products: as `dtype`, or a byte each and a scale for each output.
-
-    With `fp8_dynamic` (W8A8) what they multiply is FP8 as well, with a scale for each token. With
-    `as_stored` the weights of a GGUF file, embedding and head too, stay in the file's own quantised
-    kinds, and what they multiply is a byte each, with a scale for each 32; on a CPU only.
-    """
+    """Weights of the layers' products: `none` (as the dtype), `int8`, `fp8`, `fp8_dynamic` or
+    `as_stored`: see [Quantization](#quantization)."""
     kv_cache_dtype: KvCacheDtype = "auto"
-    """Keys and values: as `dtype`, or in FP8 with an exponent for each head of a token."""
+    """Keys and values: `auto` (as the dtype), or `fp8` with an exponent for each head of a token:
+    see [Quantization](#quantization)."""
     prefill_attention: PrefillSetting = "auto"
-    """Prefill attention on a GPU: our kernel, or torch's SDPA where it serves and is right.
-
-    `auto` times both at start.
-    """
+    """Prefill attention on a GPU: `triton` (our kernel), `sdpa` (torch's attention where it serves
+    and is right), or `auto`, which times both at start: see
+    [Prefill attention](#prefill-attention)."""
     row_products: RowProductSetting = "auto"
-    """Products of decodes on a GPU with norm, gate and residual inside, in place of cuBLAS's.
-
-    `auto` times both at start, by batch size; they serve steps of up to 128 decodes.
-    """
+    """Products of up to 128 decodes with norm, gate and residual inside, in place of cuBLAS's, on a
+    GPU with CUDA graphs and weights of 16 bits: `on`, `off`, or `auto`, which times both at start,
+    by batch size."""
     threads: int = Field(default=0, ge=0)
-    """Threads of each rank on a CPU; 0 is as many as the container was given cores."""
+    """Threads of each rank on a CPU; 0 is as many as the container was given cores, shared by the
+    ranks: see [threads](cpu.md#threads)."""
     cpus: float | None = Field(default=None, gt=0)
     """CPUs that the pod asked for: bounds the threads where its cgroup has no quota."""
     pin_threads: PinSetting = "auto"
-    """Pin each thread on a CPU to a core of its own.
-
-    `auto` does so where the container has its CPUs to itself.
-    """
+    """Pin each thread on a CPU to a core of its own: `on`, `off`, or `auto`, which means where the
+    container has its CPUs to itself."""
 
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """GPUs, or on a CPU processes, that share the layers; it must divide the heads."""
+    """GPUs, or on a CPU processes, that share the layers; it must divide the heads. Not with LoRA
+    or swapping."""
     max_loras: int = Field(default=0, ge=0, le=256)
-    """LoRA adapters at a time; 0 has none, and takes no memory for them."""
+    """LoRA adapters at a time, whose memory is taken at start; 0 has none, and takes none."""
     max_lora_rank: int = Field(default=16, ge=1, le=512)
     """Highest rank of an adapter."""
 
     max_model_len: int | None = Field(default=None, ge=1)
-    """Longest sequence in tokens; the model's own by default, 2048 at most on a CPU."""
+    """Longest sequence in tokens."""
     max_batch_size: int = Field(default=256, ge=1)
-    """Capacity: rows."""
+    """Capacity: running sequences."""
     max_token_budget: int = Field(default=8192, ge=1)
     """Capacity: tokens in one step."""
     block_size: int = Field(default=BLOCK_TOKENS, ge=1)
     """Tokens in one KV block."""
     kv_cache_memory_fraction: float = Field(default=0.90, gt=0, le=1)
-    """Share of the GPU's memory, or the container's, for weights and KV cache together."""
+    """Share of the GPU's memory, or on a CPU of the container's, for all that the engine holds; the
+    KV cache has [what is measured to be left](gpu.md#how-large-the-kv-cache-becomes)."""
     kv_cache_bytes: int | None = Field(default=None, ge=1)
-    """Overrides the fraction. On a CPU the default is what the fraction leaves, at most 1 GiB."""
+    """Overrides the fraction; refused on a GPU where it does not fit beside what was measured."""
     prefix_caching: bool = True
+    """Take the KV blocks of a prompt's beginning from an earlier request that began alike."""
     scheduling: Scheduling = "continuous"
-    """`static` and `dynamic` batches are padded and run until all of their requests have ended."""
+    """`continuous`, or `dynamic` or `static`: padded batches that run until all of their requests
+    have ended. `python -m paceline_engine --scheduling` overrides it."""
     dynamic_max_wait_s: float = Field(default=0.1, ge=0)
     """The longest that the first request of a `dynamic` batch waits for others, seconds."""
     dynamic_buckets: bool = True
-    """Whether a `dynamic` batch holds prompts of about equal length."""
+    """Whether a `dynamic` batch holds prompts of about equal length; `false` mixes them."""
     swap_bytes: int = Field(default=0, ge=0)
-    """Host memory (pinned beside a GPU) for blocks of preempted requests; 0 computes them again."""
+    """Host memory (pinned beside a GPU) for KV blocks of preempted requests; with 0 they are
+    computed again."""
     speculative: Literal["none", "ngram", "draft"] = "none"
     """Speculative decoding: draft tokens that a step verifies, where the step model says it pays.
 
     `ngram` looks them up in the sequence itself, `draft` asks a second model.
     """
     draft_model_uri: str | None = None
-    """A smaller model of the same vocabulary, by a URI as `model_uri`; for `draft` alone."""
+    """A smaller model with the same vocabulary, by a URI as the model's; needed by `draft`, and
+    only by it; not with tensor parallelism."""
     draft_model_revision: str | None = None
     """Commit, tag or branch of an `hf://` draft model."""
     draft_model_mount: Path = Path("/draft-model")
-    """Where an `oci://` or `pvc://` volume of the draft model is mounted."""
+    """Where the draft model's `oci://` or `pvc://` volume is mounted."""
     draft_quantization: Quantization | None = None
-    """Weights of the draft model's layers and head; unset, its layers' as `quantization` says."""
+    """The values of `PACELINE_ENGINE_QUANTIZATION`, for the draft model's layers and head; when
+    absent, its layers follow that one."""
     speculative_tokens: int = Field(default=4, ge=1, le=16)
-    """Draft tokens per step and sequence, at most."""
+    """Draft tokens per step and sequence, at most; 1 to 16. Tokens that a grammar forces are
+    drafted with `none` too, up to 16, and do not count."""
 
     overlap: Literal["auto", "on", "off"] = "auto"
-    """Choose a step while the one before runs: hides the host's time behind a GPU's.
+    """Schedule a step while the one before runs, which hides the host's time behind a GPU's: `on`,
+    `off`, or `auto`, which means beside a GPU; with `continuous` scheduling and no speculative
+    decoding.
 
-    `auto` does so beside a GPU. On a CPU both share the cores, and a request that arrives would
-    only wait for one long step more.
+    On a CPU both share the cores, and a request that arrives would only wait for one long step
+    more.
     """
 
     graphs: Literal["auto", "on", "off"] = "auto"
-    """Record steps of decodes alone at start, for every batch size of a ladder, and replay them.
-
-    Of other steps what lies between attentions is recorded too, and kept where it measures faster.
-    `auto` does so beside a GPU.
-    """
+    """CUDA graphs: `on`, `off`, or `auto`, which means beside a GPU: see
+    [CUDA graphs](#cuda-graphs)."""
 
     dependent_launches: Literal["on", "off"] = "off"
-    """Launch our kernels before the one before them has ended, from compute capability 9.0 on.
-
-    `off` until a GPU has shown that it gains, and that nothing is read too early there.
-    """
+    """Programmatic dependent launch of our kernels, on GPUs from compute capability 9.0 on: `on` or
+    `off` ([what it is, and why it is
+    off](decisions/0084-dependent-launches-wait-before-all-else.md))."""
 
     initial_batch_size: int | None = Field(default=None, ge=1)
-    """Limit until the first change; the capacity by default."""
+    """Limit until the first change."""
     initial_token_budget: int | None = Field(default=None, ge=1)
-    """Limit until the first change; the capacity by default."""
+    """Limit until the first change."""
     profile_s: float | None = Field(default=None, ge=0, le=600)
-    """Time at start for steps of many sizes, which the step model begins with; 0 measures none.
-
-    3 s beside a GPU by default; 0 on a CPU, where so many steps take as long as the whole start.
-    """
+    """Seconds at start for measuring steps of many sizes, which the step model begins with; 0
+    measures none. On a CPU so many steps would take as long as the whole start."""
     drain_s: float = Field(default=120.0, ge=0)
-    """After SIGTERM the requests in flight get this long to finish."""
+    """After SIGTERM, requests in flight get this long to finish, seconds."""
     step_timeout_s: float = Field(default=8.0, ge=0)
-    """Seconds before which no step counts as hung; 0 waits forever.
-
-    A step that should take long may take ten times its prediction; where a core is taken from it,
-    longer still. On a CPU nothing of the process may sleep for so long in a step.
-    """
+    """A step that takes longer, and ten times longer than predicted, counts as hung: the process
+    ends with reason `StepHung`. Time without a core does not count ([decision
+    61](decisions/0061-a-hang-is-told-from-a-slow-step.md)); on a CPU nothing of the process may
+    sleep for so long in a step. 0 waits for ever."""
     termination_log: Path = Path("/dev/termination-log")
-    """One line of JSON goes here when the engine exits for a reason that a person can act on."""
+    """One JSON line `{"reason": …, "message": …}` goes here when it exits for a reason that a
+    person can act on."""
 
     @model_validator(mode="after")
     def _ranks_exclude_loras_and_swap(self) -> "Settings":

@@ -1,4 +1,4 @@
-"""The operator's settings, read once at start from `PACELINE_OPERATOR_*`."""
+"""The operator's settings, read once at start from `PACELINE_OPERATOR_*` (docs/processes.md)."""
 
 from typing import Annotated, Literal
 
@@ -9,15 +9,17 @@ from paceline_operator import __version__
 
 
 class OperatorSettings(BaseSettings):
-    """Every field has a default that suits the chart's Deployment."""
+    """Every field has a default that suits the chart's Deployment.
 
-    model_config = SettingsConfigDict(
-        env_prefix="PACELINE_OPERATOR_", frozen=True, use_attribute_docstrings=True
-    )
+    The docstring of a field is its row of docs/processes.md, and links from there.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="PACELINE_OPERATOR_", frozen=True)
 
     engine_image: str = f"paceline/engine:{__version__}"
-    """Image for services that name none themselves."""
+    """Image of the engine, for services that name none themselves."""
     sidecar_image: str = f"paceline/sidecar:{__version__}"
+    """Image of the sidecar, for services that name none themselves."""
     watch_namespaces: Annotated[tuple[str, ...], NoDecode] = ()
     """Namespaces, separated by commas; empty is every namespace, which needs a ClusterRole."""
     namespace: str = "default"
@@ -27,13 +29,12 @@ class OperatorSettings(BaseSettings):
     pod_ip: str = ""
     """Address at which other replicas reach this one; without it, this one shares no shards."""
     lease_name: str = "paceline-operator"
-    """Its two Secrets, the key and the token of /decisions, are named after it.
-
-    So are the Leases of the tuner's processes.
-    """
+    """Lease of the replica that leads. Its two Secrets, the key and the token of `/decisions`, are
+    named after it, and so are the Leases of the tuner's processes."""
     host: str = "0.0.0.0"  # noqa: S104 - probes and Prometheus come from outside the pod
+    """Address that the port is opened at."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    """Port of /metrics, /healthz and /readyz; 0 takes a free one."""
+    """Port of `/metrics`, `/healthz` and `/readyz`; 0 takes a free one."""
     workers: Annotated[int, Field(ge=1, le=64)] = 16
     """Services reconciled at the same time."""
     writes_per_second: Annotated[float, Field(ge=1.0, le=10_000.0)] = 200.0
@@ -60,6 +61,7 @@ class OperatorSettings(BaseSettings):
     Seven services a second at most: with a thousand, every 143 s. Metrics have the newest.
     """
     log_level: Literal["debug", "info", "warning"] = "info"
+    """`debug`, `info` or `warning`."""
 
     @property
     def address(self) -> str:
