@@ -255,7 +255,7 @@ class TuningLoop:
                 return ""
         elif known.limits is not None and spec.on_telemetry_loss == "Hold":
             # Blind, but the pod may still hear: without a lease it would fall back.
-            body = renewal(known.limits.epoch)
+            body = renewal(known.limits, decision)
         else:
             return ""
         if known.knows_instances:

@@ -45,6 +45,7 @@ def patch_body(spec: TuningSpec, limits: LimitsAnswer, decision: Decision) -> di
     return {
         **body,
         **_capacity(limits, decision),
+        **_tuner(limits, decision),
         "epoch": limits.epoch + bool(body),
         "lease_s": LEASE_S,
     }
@@ -58,9 +59,17 @@ def _capacity(limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
     return {"capacity_rps": capacity_rps}
 
 
-def renewal(epoch: int) -> dict[str, object]:
+def _tuner(limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
+    """Tell what the pod's live page shows of the tuner beside the limits."""
+    if limits.tuner is UNSET:
+        return {}
+    said = {"phase": decision.phase, "verdict": decision.verdict, "binding": decision.binding}
+    return {"tuner": said}
+
+
+def renewal(limits: LimitsAnswer, decision: Decision) -> dict[str, object]:
     """Renew the lease and change nothing."""
-    return {"epoch": epoch, "lease_s": LEASE_S}
+    return {**_tuner(limits, decision), "epoch": limits.epoch, "lease_s": LEASE_S}
 
 
 def is_renewal(body: dict[str, object], limits: LimitsAnswer) -> bool:

@@ -74,6 +74,14 @@ class SlaValues(msgspec.Struct, frozen=True):
         return held is not UNSET and held != wanted.ttft_by_prompt_tokens
 
 
+class TunerValues(msgspec.Struct, frozen=True):
+    """What the pod was told last of the tuner; empty once the lease that it came with ended."""
+
+    phase: str = ""
+    verdict: str = ""
+    binding: str = ""
+
+
 class LimitsAnswer(msgspec.Struct, frozen=True):
     """The answer of `GET` and `PATCH /runtime/limits`."""
 
@@ -96,6 +104,8 @@ class LimitsAnswer(msgspec.Struct, frozen=True):
     """Unset by a sidecar that refuses to be told why."""
     capacity_rps: float | UnsetType | None = UNSET
     """λ* as the pod was told it; unset by a sidecar that refuses to be told."""
+    tuner: TunerValues | UnsetType = UNSET
+    """Unset by a sidecar that refuses to be told what the tuner makes of the pod."""
     admission: AdmissionValues = AdmissionValues()
 
 

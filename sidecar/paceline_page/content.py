@@ -45,6 +45,10 @@ class Limits:
     reason: str = ""
     lease_s: float | None = None
     """How long the limits hold without another word of the operator's."""
+    tuner: str = ""
+    """What the operator said last of its tuner, on the page of a pod; empty without a lease."""
+    tuner_age_s: float | None = None
+    """How long ago that was."""
     error: str = ""
     """Why telemetry or a change failed."""
 

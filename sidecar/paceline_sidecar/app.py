@@ -99,7 +99,7 @@ def create_admin_app(
     app = _app(service, settings, by_key=settings.api_keys_file is not None)
     app.include_router(runtime_router(service, control, token))
     app.include_router(adapters_router(service, token))
-    live = LivePod(service, control.log)
+    live = LivePod(service, control.log, control.tuner)
     service.chores.append(live.remember)
     app.include_router(live_router(service, live, token))
     return app

@@ -1,7 +1,7 @@
 """The bodies that the runtime API answers with (docs/runtime-api.md)."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -12,6 +12,7 @@ from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.metrics.ring import Numbered
 from paceline_sidecar.metrics.sample import middle
 from paceline_sidecar.metrics.sketch import ALPHA, GapSlice
+from paceline_sidecar.tuner_word import TunerWord
 from paceline_wire import (
     Capacity,
     EngineLoad,
@@ -23,6 +24,20 @@ from paceline_wire import (
     StepRecord,
 )
 from paceline_wire.limits import Lane
+
+
+class TunerBody(msgspec.Struct, frozen=True):
+    """What the tuner said last; empty where it said nothing, or the lease has ended since."""
+
+    phase: str = ""
+    verdict: str = ""
+    binding: str = ""
+    age_s: float | None = None
+
+    @classmethod
+    def of(cls, word: TunerWord | None, *, now: float) -> Self:
+        """Describe a word and its age."""
+        return cls() if word is None else cls(word.phase, word.verdict, word.binding, now - word.at)
 
 
 class LimitsBody(msgspec.Struct, frozen=True):
@@ -48,6 +63,7 @@ class LimitsBody(msgspec.Struct, frozen=True):
     """Why these limits, as it was said with them."""
     capacity_rps: float | None = None
     """λ* as it was told; null while nobody has said it, or the lease that came with it is lost."""
+    tuner: TunerBody = TunerBody()
 
 
 def limits_body(
@@ -58,6 +74,7 @@ def limits_body(
     now: float,
     reason: str,
     capacity_rps: float | None,
+    tuner: TunerBody,
 ) -> LimitsBody:
     """Describe what holds now."""
     expires_at = state.lease_expires_at
@@ -79,6 +96,7 @@ def limits_body(
         batch_sla=config.batch_sla,
         reason=reason,
         capacity_rps=capacity_rps,
+        tuner=tuner,
     )
 
 

@@ -10,9 +10,10 @@ from msgspec import UnsetType
 
 from paceline_sidecar.errors import Unavailable
 from paceline_sidecar.live.limit_log import LimitLog
-from paceline_sidecar.runtime_bodies import LimitsBody, limits_body
+from paceline_sidecar.runtime_bodies import LimitsBody, TunerBody, limits_body
 from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
+from paceline_sidecar.tuner_word import HeardTuner
 from paceline_wire import LimitsState, SetLimits
 
 Value = TypeVar("Value")
@@ -46,17 +47,20 @@ class RuntimeControl:
         self._patched = False
         self.log = LimitLog()
         """Hears of every change, with the reasons that come with changes from here."""
+        self.tuner = HeardTuner()
+        """Hears what the tuner says of this pod with changes and renewals."""
 
     def state(self) -> LimitsBody:
         """Return what holds now; raises `Unavailable`."""
-        held = self._held()
+        held, now = self._held(), self._service.clock()
         return limits_body(
             held.state,
             self._service.config,
             instance=held.instance,
-            now=self._service.clock(),
+            now=now,
             reason=self.log.reason(held.state.epoch),
             capacity_rps=self._service.load_meter.capacity_rps(self._service.backend.view),
+            tuner=TunerBody.of(self.tuner.word(self._service.backend.view, now=now), now=now),
         )
 
     async def patch(self, patch: LimitsPatch) -> LimitsBody:
@@ -80,6 +84,8 @@ class RuntimeControl:
                 self._patched = True
             if patch.capacity_rps is not None:
                 self._service.load_meter.told(patch.capacity_rps, self._held().instance)
+            at, instance, said = self._service.clock(), self._held().instance, patch.tuner
+            self.tuner.renewed(None if said is None else said.word(at=at, instance=instance))
             return self.state()
 
     async def configure(self) -> None:

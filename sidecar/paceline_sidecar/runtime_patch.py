@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from paceline_sidecar.admission.turns import OrderKind
 from paceline_sidecar.hot_config import HotConfig, KeyLimits, PromptClass, Sla
+from paceline_sidecar.tuner_word import TunerWord
 from paceline_wire import Coefficients
 
 _LARGEST = 2**31 - 1
@@ -22,6 +23,7 @@ AdapterName = Annotated[str, Meta(min_length=1, max_length=128)]
 KeyName = Annotated[str, Meta(min_length=1, max_length=63)]
 AdapterPath = Annotated[str, Meta(min_length=1, max_length=4096, pattern="^(/|hf://.)")]
 """A folder of the engine's container, or `hf://ORG/NAME@COMMIT`."""
+TunerName = Annotated[str, Meta(max_length=64)]
 PositiveShare = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -136,6 +138,18 @@ class ConfigPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All LoRA adapters that the engine is to have; what is left out is unloaded."""
 
 
+class TunerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`tuner`: what the tuner makes of the pod. Any words, so that new ones are not refused."""
+
+    phase: TunerName = ""
+    verdict: TunerName = ""
+    binding: TunerName = ""
+
+    def word(self, *, at: float, instance: str) -> TunerWord:
+        """Return what the sidecar keeps."""
+        return TunerWord(**msgspec.structs.asdict(self), at=at, instance=instance)
+
+
 class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `PATCH /runtime/limits`."""
 
@@ -146,6 +160,8 @@ class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=
     """λ*: requests a second that this pod can serve within the SLA. Taken with renewals, too."""
     reason: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     """Why these limits, for a person."""
+    tuner: TunerPatch | None = None
+    """Shown to people for as long as the lease lasts. Taken with renewals, too."""
 
 
 def coefficients_of(patch: ConfigPatch) -> Coefficients | None:

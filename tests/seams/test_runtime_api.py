@@ -25,7 +25,9 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
     """Unknown fields are refused: one wrong name would refuse the whole change."""
     held = read.LimitValues(8, 512, pace_tpot_ms=None)
     capacity = read.CapacityValues(64, 2048, 4096, 16, 4096)
-    limits = read.LimitsAnswer(held, held, held, capacity, epoch=3, reason="")
+    limits = read.LimitsAnswer(
+        held, held, held, capacity, epoch=3, reason="", tuner=read.TunerValues()
+    )
     decision = Decision(
         at=0.0,
         pod="pod",
@@ -46,6 +48,7 @@ def test_a_change_of_every_limit_is_one_that_the_sidecar_takes() -> None:
     assert (patch.step_target_ms, patch.pace_tpot_ms, patch.epoch) == (52.0, 50.0, 4)
     assert isinstance(patch.reason, str)
     assert patch.reason.startswith("TPOT binds")
+    assert patch.tuner == bodies.TunerPatch("Tracking", "Meeting", "SLA:tpot")
 
 
 @pytest.mark.parametrize(

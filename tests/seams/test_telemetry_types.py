@@ -14,6 +14,7 @@ PAIRS = {
     "limits": (read.LimitsAnswer, written.LimitsBody),
     "limit": (read.LimitValues, Limits),
     "capacity": (read.CapacityValues, Capacity),
+    "tuner": (read.TunerValues, written.TunerBody),
     "load": (read.Load, EngineLoad),
     "model": (read.ModelFit, StepModelInfo),
     "info": (read.EngineInfo, written.ModelBody),

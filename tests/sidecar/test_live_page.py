@@ -12,6 +12,7 @@ import pytest
 
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog
+from paceline_sidecar.tuner_word import HeardTuner, TunerWord
 from paceline_testing.running_sidecar import TOKEN, Sidecar
 from paceline_testing.scripted_engine import (
     CAPACITY,
@@ -136,6 +137,27 @@ def test_a_change_is_shown_with_its_reason(sidecar: Sidecar) -> None:
     assert 0 < shown["limits"]["lease_s"] <= 60
 
 
+def test_what_the_tuner_says_is_shown_with_its_age(sidecar: Sidecar) -> None:
+    """It comes with renewals, too, and stands beside the pod's own figures."""
+    word = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60})
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": word})
+
+    limits = content(sidecar)["limits"]
+
+    assert (limits["tuner"], limits["verdict"]) == ("Tracking, bound by SLA:itl", "Meeting")
+    assert 0 <= limits["tuner_age_s"] < 60
+    assert limits["binding"] in {"load", "batch size"}
+
+
+def test_a_limit_that_nothing_binds_is_not_bound_by_none(sidecar: Sidecar) -> None:
+    """The page says the phase alone."""
+    word = {"phase": "Frozen", "verdict": "Unknown", "binding": "None"}
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": word})
+
+    assert content(sidecar)["limits"]["tuner"] == "Frozen"
+
+
 def test_the_stream_ends_when_the_pod_leaves(sidecar: Sidecar) -> None:
     """Who watches does not hold the sidecar up."""
     with contents(sidecar) as each:
@@ -206,6 +228,26 @@ def test_a_lost_lease_has_a_reason_of_its_own() -> None:
         (7.0, 16, LEASE_LOST),
         (7.0, 48, "more fits"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("view", "now", "is_shown"),
+    [
+        ({"lease_expires_at": 60.0}, 59.0, True),
+        ({"lease_expires_at": 60.0}, 60.0, False),
+        ({"lease_expires_at": None, "lease_lost": True}, 61.0, False),
+        ({"instance": "two", "lease_expires_at": 60.0}, 59.0, False),
+    ],
+    ids=["lasts", "has ended unnoticed", "is lost", "another engine"],
+)
+def test_the_tuners_word_ends_with_its_lease(
+    view: dict[str, Any], now: float, *, is_shown: bool
+) -> None:
+    """Who is not heard of any more has nothing to say of the pod now."""
+    tuner, word = HeardTuner(), TunerWord("Tracking", "Meeting", "SLA:itl", at=0.0, instance="one")
+    tuner.renewed(word)
+
+    assert tuner.word(a_view(**view), now=now) == (word if is_shown else None)
 
 
 def test_another_engines_limits_are_no_change() -> None:

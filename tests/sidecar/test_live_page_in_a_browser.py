@@ -33,7 +33,14 @@ async def test_the_page_asks_for_the_token_and_shows_the_pod(tab: Tab, sidecar: 
     reason = "ITL binds <b>here</b>"
     sidecar.admin.patch(
         "/runtime/limits",
-        json={"epoch": 5, "max_batch_size": 8, "reason": reason, "sla": {"itl_p99_ms": 400}},
+        json={
+            "epoch": 5,
+            "lease_s": 60,
+            "max_batch_size": 8,
+            "reason": reason,
+            "sla": {"itl_p99_ms": 400},
+            "tuner": {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"},
+        },
     )
     sidecar.openai.completions.create(model="scripted", prompt="Hi")
 
@@ -51,6 +58,8 @@ async def test_the_page_asks_for_the_token_and_shows_the_pod(tab: Tab, sidecar: 
     assert "scripted" not in before
     for text in ("scripted", "of 400 ms", "✓ met", "batch 64 → 8", reason, "paceline diagnose"):
         assert text in shown
+    assert "Tuner: Tracking, bound by SLA:itl, " in shown
+    assert "✓ Meeting the SLA" in shown
     assert not is_asked
     assert kept.strip() == f"{sidecar.admin_url}/live  0"
     assert all("401" in each for each in tab.complaints)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -24,7 +25,7 @@ def test_limits_have_the_fields_of_the_page(sidecar: Sidecar) -> None:
 
     example = EXAMPLES[0]
     assert answer.keys() == example.keys()
-    for name in ("requested", "capacity", "sla", "admission"):
+    for name in ("requested", "capacity", "sla", "admission", "tuner"):
         assert answer[name].keys() == example[name].keys()
     assert answer["effective"].keys() == example["requested"].keys()
 
@@ -63,6 +64,23 @@ def test_a_patch_changes_any_subset(sidecar: Sidecar) -> None:
     assert second["certified"] == second["effective"]
     assert second["lease_expires_s"] is None
     assert second["epoch"] == 6
+
+
+def test_what_the_tuner_says_is_answered_until_a_call_without_it(sidecar: Sidecar) -> None:
+    """An operator that says nothing may be an older one: its silence is no word of the newer."""
+    word = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
+    nothing = {"phase": "", "verdict": "", "binding": "", "age_s": None}
+    bodies: list[dict[str, Any]] = [{}, {"tuner": word}, {}]
+
+    said = [
+        sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, **body}).json()
+        for body in bodies
+    ]
+
+    assert [answer["tuner"] for answer in said] == [
+        nothing, word | {"age_s": said[1]["tuner"]["age_s"]}, nothing,
+    ]  # fmt: skip
+    assert said[1]["tuner"]["age_s"] >= 0
 
 
 @pytest.mark.parametrize("pace", ["pace_tpot_ms", "batch_step_target_ms"])

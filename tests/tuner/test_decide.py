@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_testing.telemetry import a_fit, a_limits, a_request, a_step, a_telemetry
+from paceline_tuner.conclude import hold
 from paceline_tuner.decide import decide
 from paceline_tuner.guard import Guard
-from paceline_tuner.patch import patch_body
+from paceline_tuner.patch import patch_body, renewal
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.service_spec import SLA, Range, TuningSpec
 from paceline_tuner.telemetry import (
@@ -20,6 +21,7 @@ from paceline_tuner.telemetry import (
     Load,
     ModelFit,
     SketchSlice,
+    TunerValues,
 )
 from paceline_tuner.tuned_limits import TunedLimits
 from paceline_tuner.window import Evidence, Window
@@ -307,6 +309,28 @@ def test_a_sidecar_is_told_why_where_it_would_not_refuse_it(is_newer: bool) -> N
     body = patch_body(SPEC, evidence.limits, decision)
 
     assert body.get("reason") == (decision.reason if is_newer else None)
+
+
+@pytest.mark.parametrize("is_newer", [False, True], ids=["0.2", "newer"])
+def test_a_sidecar_is_told_of_the_tuner_where_it_would_not_refuse_it(is_newer: bool) -> None:
+    """With a renewal, too, and with one that is sent without telemetry."""
+    known = {"tuner": TunerValues()} if is_newer else {}
+    evidence = an_evidence(limits=a_limits(**known))
+    decision = decide(replace(SPEC, paused=True), "pod", evidence, PodState(), 0.0)
+    unseen = hold("pod", PodState(), 0.0, "no answer", is_stale=True)
+
+    seen_body = patch_body(SPEC, evidence.limits, decision)
+    blind_body = renewal(evidence.limits, unseen)
+
+    assert seen_body["epoch"] == blind_body["epoch"] == evidence.limits.epoch
+    assert [body.get("tuner") for body in (seen_body, blind_body)] == (
+        [
+            {"phase": decision.phase, "verdict": decision.verdict, "binding": decision.binding},
+            {"phase": "Frozen", "verdict": "Unknown", "binding": "None"},
+        ]
+        if is_newer
+        else [None, None]
+    )
 
 
 def test_without_a_difference_only_the_lease_is_renewed() -> None:
