@@ -1,6 +1,5 @@
 """Names that cross a process border: what one part renders, the other reads."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +102,3 @@ def test_the_chart_s_variables_are_the_operator_s_settings() -> None:
 
     names = {v["name"].removeprefix("PACELINE_OPERATOR_").lower() for v in container["env"]}
     assert names <= set(OperatorSettings.model_fields)
-
-
-@pytest.mark.parametrize("prefix", sorted(PREFIXES))
-def test_the_page_of_processes_lists_each_setting(prefix: str) -> None:
-    """docs/processes.md is where a person looks them up."""
-    page = (ROOT / "docs" / "processes.md").read_text()
-    listed = {name.lower() for name in re.findall(rf"`{prefix}([A-Z_]+)`", page)}
-    fields = {n for n in PREFIXES[prefix].model_fields if n != "hf_token"}
-
-    assert listed == fields
