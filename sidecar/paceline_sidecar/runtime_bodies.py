@@ -12,7 +12,7 @@ from paceline_sidecar.metrics.finished_request import FinishedRequest, Outcome
 from paceline_sidecar.metrics.ring import Numbered
 from paceline_sidecar.metrics.sample import middle
 from paceline_sidecar.metrics.sketch import ALPHA, GapSlice
-from paceline_sidecar.tuner_word import TunerWord
+from paceline_sidecar.tuner_status import TunerStatus
 from paceline_wire import (
     Capacity,
     EngineLoad,
@@ -35,9 +35,11 @@ class TunerBody(msgspec.Struct, frozen=True):
     age_s: float | None = None
 
     @classmethod
-    def of(cls, word: TunerWord | None, *, now: float) -> Self:
-        """Describe a word and its age."""
-        return cls() if word is None else cls(word.phase, word.verdict, word.binding, now - word.at)
+    def of(cls, status: TunerStatus | None, *, now: float) -> Self:
+        """Describe a status and its age."""
+        if status is None:
+            return cls()
+        return cls(status.phase, status.verdict, status.binding, now - status.at)
 
 
 class LimitsBody(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from paceline_sidecar.live.limit_log import LimitLog
 from paceline_sidecar.runtime_bodies import LimitsBody, TunerBody, limits_body
 from paceline_sidecar.runtime_patch import ConfigPatch, LimitsPatch, coefficients_of, merged
 from paceline_sidecar.service import Service
-from paceline_sidecar.tuner_word import HeardTuner
+from paceline_sidecar.tuner_status import LastTunerStatus
 from paceline_wire import LimitsState, SetLimits
 
 Value = TypeVar("Value")
@@ -47,7 +47,7 @@ class RuntimeControl:
         self._patched = False
         self.log = LimitLog()
         """Hears of every change, with the reasons that come with changes from here."""
-        self.tuner = HeardTuner()
+        self.tuner = LastTunerStatus()
         """Hears what the tuner says of this pod with changes and renewals."""
 
     def state(self) -> LimitsBody:
@@ -60,7 +60,7 @@ class RuntimeControl:
             now=now,
             reason=self.log.reason(held.state.epoch),
             capacity_rps=self._service.load_meter.capacity_rps(self._service.backend.view),
-            tuner=TunerBody.of(self.tuner.word(self._service.backend.view, now=now), now=now),
+            tuner=TunerBody.of(self.tuner.status(self._service.backend.view, now=now), now=now),
         )
 
     async def patch(self, patch: LimitsPatch) -> LimitsBody:
@@ -85,7 +85,7 @@ class RuntimeControl:
             if patch.capacity_rps is not None:
                 self._service.load_meter.told(patch.capacity_rps, self._held().instance)
             at, instance, said = self._service.clock(), self._held().instance, patch.tuner
-            self.tuner.renewed(None if said is None else said.word(at=at, instance=instance))
+            self.tuner.update(None if said is None else said.status(at=at, instance=instance))
             return self.state()
 
     async def configure(self) -> None:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from paceline_sidecar.admission.turns import OrderKind
 from paceline_sidecar.hot_config import HotConfig, KeyLimits, PromptClass, Sla
-from paceline_sidecar.tuner_word import TunerWord
+from paceline_sidecar.tuner_status import TunerStatus
 from paceline_wire import Coefficients
 
 _LARGEST = 2**31 - 1
@@ -145,9 +145,9 @@ class TunerPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verdict: TunerName = ""
     binding: TunerName = ""
 
-    def word(self, *, at: float, instance: str) -> TunerWord:
+    def status(self, *, at: float, instance: str) -> TunerStatus:
         """Return what the sidecar keeps."""
-        return TunerWord(**msgspec.structs.asdict(self), at=at, instance=instance)
+        return TunerStatus(**msgspec.structs.asdict(self), at=at, instance=instance)
 
 
 class LimitsPatch(ConfigPatch, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -12,7 +12,7 @@ import pytest
 
 from paceline_sidecar.backend import EngineView
 from paceline_sidecar.live.limit_log import LEASE_LOST, LimitLog
-from paceline_sidecar.tuner_word import HeardTuner, TunerWord
+from paceline_sidecar.tuner_status import LastTunerStatus, TunerStatus
 from paceline_testing.running_sidecar import TOKEN, Sidecar
 from paceline_testing.scripted_engine import (
     CAPACITY,
@@ -139,9 +139,9 @@ def test_a_change_is_shown_with_its_reason(sidecar: Sidecar) -> None:
 
 def test_what_the_tuner_says_is_shown_with_its_age(sidecar: Sidecar) -> None:
     """It comes with renewals, too, and stands beside the pod's own figures."""
-    word = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
+    status = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
     sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60})
-    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": word})
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": status})
 
     limits = content(sidecar)["limits"]
 
@@ -152,8 +152,8 @@ def test_what_the_tuner_says_is_shown_with_its_age(sidecar: Sidecar) -> None:
 
 def test_a_limit_that_nothing_binds_is_not_bound_by_none(sidecar: Sidecar) -> None:
     """The page says the phase alone."""
-    word = {"phase": "Frozen", "verdict": "Unknown", "binding": "None"}
-    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": word})
+    status = {"phase": "Frozen", "verdict": "Unknown", "binding": "None"}
+    sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, "tuner": status})
 
     assert content(sidecar)["limits"]["tuner"] == "Frozen"
 
@@ -244,10 +244,13 @@ def test_the_tuners_word_ends_with_its_lease(
     view: dict[str, Any], now: float, *, is_shown: bool
 ) -> None:
     """Who is not heard of any more has nothing to say of the pod now."""
-    tuner, word = HeardTuner(), TunerWord("Tracking", "Meeting", "SLA:itl", at=0.0, instance="one")
-    tuner.renewed(word)
+    tuner, status = (
+        LastTunerStatus(),
+        TunerStatus("Tracking", "Meeting", "SLA:itl", at=0.0, instance="one"),
+    )
+    tuner.update(status)
 
-    assert tuner.word(a_view(**view), now=now) == (word if is_shown else None)
+    assert tuner.status(a_view(**view), now=now) == (status if is_shown else None)
 
 
 def test_another_engines_limits_are_no_change() -> None:

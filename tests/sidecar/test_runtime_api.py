@@ -67,10 +67,10 @@ def test_a_patch_changes_any_subset(sidecar: Sidecar) -> None:
 
 
 def test_what_the_tuner_says_is_answered_until_a_call_without_it(sidecar: Sidecar) -> None:
-    """An operator that says nothing may be an older one: its silence is no word of the newer."""
-    word = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
+    """An operator that says nothing may be an older one: its silence is not the status of the newer."""
+    status = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
     nothing = {"phase": "", "verdict": "", "binding": "", "age_s": None}
-    bodies: list[dict[str, Any]] = [{}, {"tuner": word}, {}]
+    bodies: list[dict[str, Any]] = [{}, {"tuner": status}, {}]
 
     said = [
         sidecar.admin.patch("/runtime/limits", json={"epoch": 5, "lease_s": 60, **body}).json()
@@ -78,7 +78,7 @@ def test_what_the_tuner_says_is_answered_until_a_call_without_it(sidecar: Sideca
     ]
 
     assert [answer["tuner"] for answer in said] == [
-        nothing, word | {"age_s": said[1]["tuner"]["age_s"]}, nothing,
+        nothing, status | {"age_s": said[1]["tuner"]["age_s"]}, nothing,
     ]  # fmt: skip
     assert said[1]["tuner"]["age_s"] >= 0
 

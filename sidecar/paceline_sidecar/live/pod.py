@@ -30,7 +30,7 @@ from paceline_sidecar.live.measured import WINDOW_S, Measured, measure
 from paceline_sidecar.live.recent_counters import RecentCounters
 from paceline_sidecar.metrics.finished_request import FinishedRequest
 from paceline_sidecar.service import Service
-from paceline_sidecar.tuner_word import HeardTuner, TunerWord
+from paceline_sidecar.tuner_status import LastTunerStatus, TunerStatus
 from paceline_wire import EngineLoad, ModelInfo
 
 _EVERY_S: Final = 5.0
@@ -51,7 +51,7 @@ class LivePod:
         self,
         service: Service,
         limit_log: LimitLog,
-        tuner: HeardTuner,
+        tuner: LastTunerStatus,
         clock: Callable[[], float] = time.time,
         *,
         shown_every_s: float = _SHOWN_EVERY_S,
@@ -177,15 +177,15 @@ class LivePod:
         if state is None:
             return Limits()
         limits, expires_at = held(state), state.lease_expires_at
-        word = self._tuner.word(self._service.backend.view, now=now)
+        status = self._tuner.status(self._service.backend.view, now=now)
         return Limits(
             batch_size=limits.max_batch_size,
             token_budget=limits.token_budget,
             step_target_ms=limits.step_target_ms,
             binding=binding,
-            verdict="" if word is None else word.verdict,
-            tuner="" if word is None else _said(word),
-            tuner_age_s=None if word is None else now - word.at,
+            verdict="" if status is None else status.verdict,
+            tuner="" if status is None else _said(status),
+            tuner_age_s=None if status is None else now - status.at,
             reason=self._limit_log.reason(state.epoch),
             lease_s=None if expires_at is None else max(0.0, expires_at - now),
             error=LEASE_LOST if state.lease_lost else "",
@@ -240,10 +240,10 @@ def _advice(seen: Snapshot | None) -> tuple[tuple[Help, ...], str]:
     return advice, _DIAGNOSE if advice else _NOTHING + _DIAGNOSE
 
 
-def _said(word: TunerWord) -> str:
+def _said(status: TunerStatus) -> str:
     """Say the tuner's phase and what bounds the limits, where something does."""
-    bound_by = f"bound by {word.binding}" if word.binding not in {"", "None"} else ""
-    return ", ".join(part for part in (word.phase, bound_by) if part)
+    bound_by = f"bound by {status.binding}" if status.binding not in {"", "None"} else ""
+    return ", ".join(part for part in (status.phase, bound_by) if part)
 
 
 def _preempted(load: EngineLoad) -> int:
