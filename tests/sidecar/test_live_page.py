@@ -240,14 +240,12 @@ def test_a_lost_lease_has_a_reason_of_its_own() -> None:
     ],
     ids=["lasts", "has ended unnoticed", "is lost", "another engine"],
 )
-def test_the_tuners_word_ends_with_its_lease(
+def test_the_tuners_status_ends_with_its_lease(
     view: dict[str, Any], now: float, *, is_shown: bool
 ) -> None:
     """Who is not heard of any more has nothing to say of the pod now."""
-    tuner, status = (
-        LastTunerStatus(),
-        TunerStatus("Tracking", "Meeting", "SLA:itl", at=0.0, instance="one"),
-    )
+    tuner = LastTunerStatus()
+    status = TunerStatus("Tracking", "Meeting", "SLA:itl", at=0.0, instance="one")
     tuner.update(status)
 
     assert tuner.status(a_view(**view), now=now) == (status if is_shown else None)

@@ -67,7 +67,7 @@ def test_a_patch_changes_any_subset(sidecar: Sidecar) -> None:
 
 
 def test_what_the_tuner_says_is_answered_until_a_call_without_it(sidecar: Sidecar) -> None:
-    """An operator that says nothing may be an older one: its silence is not the status of the newer."""
+    """One that says nothing may be an older operator, which has not made the newer one's status."""
     status = {"phase": "Tracking", "verdict": "Meeting", "binding": "SLA:itl"}
     nothing = {"phase": "", "verdict": "", "binding": "", "age_s": None}
     bodies: list[dict[str, Any]] = [{}, {"tuner": status}, {}]
