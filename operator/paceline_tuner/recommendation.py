@@ -35,7 +35,7 @@ class Recommendation:
             return Recommendation()
         kept = tuple(each for each in self._capacities if now - _KEPT_S < each[0] < now)
         kept = (*kept, (now, sum(capacities) / len(capacities)))
-        need = arrivals_rps * _HEADROOM / median_high(capacity for _, capacity in kept)
+        need = _need(arrivals_rps, median_high(capacity for _, capacity in kept))
         return Recommendation(self._held(need), kept)
 
     def _held(self, need: float) -> int:
@@ -51,4 +51,17 @@ class Recommendation:
             is_under = need <= fewer - _UNDER * math.sqrt(fewer)
             if not is_over and not is_under:
                 return last
-        return max(1, math.ceil(need))
+        return _whole(need)
+
+
+def replicas_for(arrivals_rps: float, capacity_rps: float) -> int:
+    """Count the pods that serve these arrivals within the SLA; `capacity_rps` is λ* of one, above 0."""
+    return _whole(_need(arrivals_rps, capacity_rps))
+
+
+def _need(arrivals_rps: float, capacity_rps: float) -> float:
+    return arrivals_rps * _HEADROOM / capacity_rps
+
+
+def _whole(need: float) -> int:
+    return max(1, math.ceil(need))

@@ -45,8 +45,8 @@ from paceline_tuner.condition import Obstacle
 from paceline_tuner.demand import Demand
 from paceline_tuner.pod_state import PodState
 from paceline_tuner.propose import choose_limits
+from paceline_tuner.recommendation import replicas_for
 from paceline_tuner.service_spec import SLA, TuningSpec
-from paceline_tuner.service_summary import recommended_replicas
 from paceline_tuner.step_target import StepTarget
 from paceline_tuner.telemetry import ModelFit
 
@@ -140,16 +140,13 @@ class Planner:
         """Predict everything about a service that fits."""
         model = self._inputs.model
         capacity = self._room(model, self._demand).sustainable_rps(self._chosen.limits.batch_size)
-        by_rate = recommended_replicas([capacity], self._busiest.rps) or 1
+        by_rate = _by_rate(self._busiest.rps, capacity)
         replicas = self._enough(by_rate)
         served = self._simulated(self._played, replicas, model)
         random = Random(1)  # noqa: S311 - error bars, not secrets
         draws = [self._draw(share_, random) for share_ in _shares(CAPACITY_DRAWS)]
         rates = [rate for rate, _ in draws]
-        wanted = [
-            float(recommended_replicas([rate], peak_rps) or 1) * replicas / by_rate
-            for rate, peak_rps in draws
-        ]
+        wanted = [float(_by_rate(peak_rps, rate)) * replicas / by_rate for rate, peak_rps in draws]
         redraws = [
             self._simulated(redrawn(self._played, random), replicas, self._scaled(share_))
             for share_ in _shares(SIMULATION_DRAWS)
@@ -286,6 +283,11 @@ class Planner:
 
 Reading = tuple[str, float | None, Callable[[SimulatedLatencies], float]]
 """A latency's name, its target, and what reads it."""
+
+
+def _by_rate(arrivals_rps: float, capacity_rps: float) -> int:
+    """Count the pods that arrivals need; one where a pod serves nothing, which more do not mend."""
+    return replicas_for(arrivals_rps, capacity_rps) if capacity_rps > 0 else 1
 
 
 def _readings(sla: SLA) -> list[Reading]:
