@@ -55,7 +55,7 @@ class Recommendation:
 
 
 def replicas_for(arrivals_rps: float, capacity_rps: float) -> int:
-    """Count the pods that serve these arrivals within the SLA; `capacity_rps` is λ* of one, above 0."""
+    """Count the pods that serve these arrivals within the SLA, given λ* of one, above 0."""
     return _whole(_need(arrivals_rps, capacity_rps))
 
 
