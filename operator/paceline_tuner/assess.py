@@ -27,9 +27,9 @@ class Assessment:
 
     obstacle: Obstacle
     capacity_rps: float | None
-    """λ* under the proposed limits, at most what a pod that is never idle was seen to serve.
+    """λ* under the proposed limits; None without a trusted step model.
 
-    None without a trusted step model.
+    At most what the pod serves while it misses the SLA with a full batch.
     """
 
 
@@ -56,10 +56,10 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
         obstacle = (
             _overload(view, proposal, capacity_rps) or _conflict(view, proposal) or _bursts(view)
         )
-    served_rps = _served_when_full_rps(view, proposal)
-    return Assessment(
-        obstacle, capacity_rps if served_rps is None else min(capacity_rps, served_rps)
-    )
+    if burn.is_burning(objective, now) and (served_rps := _served_when_full_rps(view, proposal)):
+        # While the SLA is kept, a queue is no news of λ*: the batch lane's may never empty.
+        capacity_rps = min(capacity_rps, served_rps)
+    return Assessment(obstacle, capacity_rps)
 
 
 def _served_when_full_rps(view: PodView, proposal: LimitsProposal) -> float | None:

@@ -19,14 +19,18 @@ SPEC = TuningSpec(
 )
 
 
-def capacity_rps(*, waiting: int, running: int = BATCH, tokens_per_s: float = 120.0) -> float:
+def capacity_rps(
+    *, waiting: int, running: int = BATCH, tokens_per_s: float = 120.0, ttft_ms: float = 9000.0
+) -> float:
     """Decide on a minute in which the engine ran so many, and made so many tokens a second."""
     window = Window()
     steps = tuple(
         a_step(i, NOW - 60 + i * 0.2, running=running, waiting=waiting, decode=running)
         for i in range(300)
     )
-    requests = tuple(a_request(1000 + i, NOW - 50 + i, output_tokens=OUTPUT) for i in range(50))
+    requests = tuple(
+        a_request(1000 + i, NOW - 50 + i, output_tokens=OUTPUT, ttft_ms=ttft_ms) for i in range(50)
+    )
     begun = Load(running=running, waiting=waiting, waiting_tokens=0, output_tokens=0)
     ended = Load(
         running=running, waiting=waiting, waiting_tokens=0, output_tokens=int(60 * tokens_per_s)
@@ -52,6 +56,13 @@ def test_a_full_pod_promises_no_more_than_it_serves() -> None:
 def test_a_full_pod_that_serves_more_than_its_model_says_is_not_trusted_with_more() -> None:
     """The model leaves a tenth free for bursts, which a full batch does not."""
     assert capacity_rps(waiting=30, tokens_per_s=1e4) == capacity_rps(waiting=0)
+
+
+def test_a_full_pod_that_keeps_its_sla_is_not_held_to_what_it_serves() -> None:
+    """The queue may be the batch lane's, which no pod is to be added for."""
+    kept = capacity_rps(waiting=30, tokens_per_s=16.0, ttft_ms=300.0)
+
+    assert kept == capacity_rps(waiting=0, ttft_ms=300.0)
 
 
 def test_a_pod_with_room_may_promise_more_than_it_serves() -> None:
