@@ -52,11 +52,12 @@ def assess(view: PodView, proposal: LimitsProposal) -> Assessment:
     )
     burn, objective, now = view.state.burn, view.spec.sla.objective, view.evidence.now
     obstacle = _floor(view)
-    if not obstacle and burn.is_burning(objective, now) and burn.is_spent(objective):
+    is_burning = burn.is_burning(objective, now)
+    if not obstacle and is_burning and burn.is_spent(objective):
         obstacle = (
             _overload(view, proposal, capacity_rps) or _conflict(view, proposal) or _bursts(view)
         )
-    if burn.is_burning(objective, now) and (served_rps := _served_when_full_rps(view, proposal)):
+    if is_burning and (served_rps := _served_when_full_rps(view, proposal)):
         # While the SLA is kept, a queue is no news of λ*: the batch lane's may never empty.
         capacity_rps = min(capacity_rps, served_rps)
     return Assessment(obstacle, capacity_rps)

@@ -75,7 +75,7 @@ class SlaValues(msgspec.Struct, frozen=True):
 
 
 class TunerValues(msgspec.Struct, frozen=True):
-    """What the pod was told last of the tuner; empty once the lease that it came with ended."""
+    """The tuner's last status, as the pod was told it; empty once its lease has ended."""
 
     phase: str = ""
     verdict: str = ""

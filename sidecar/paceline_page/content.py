@@ -46,7 +46,7 @@ class Limits:
     lease_s: float | None = None
     """How long the limits hold without another word of the operator's."""
     tuner: str = ""
-    """What the operator said last of its tuner, on the page of a pod; empty without a lease."""
+    """The tuner's phase and what bounds the limits, on a pod's page; empty without a lease."""
     tuner_age_s: float | None = None
     """How long ago that was."""
     error: str = ""

@@ -27,7 +27,7 @@ from paceline_wire.limits import Lane
 
 
 class TunerBody(msgspec.Struct, frozen=True):
-    """What the tuner said last; empty where it said nothing, or the lease has ended since."""
+    """The tuner's last status; empty where there is none, or its lease has ended."""
 
     phase: str = ""
     verdict: str = ""

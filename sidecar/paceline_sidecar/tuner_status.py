@@ -1,4 +1,4 @@
-"""What the tuner said last of this pod: it holds for as long as the lease that it came with."""
+"""The tuner's last status of this pod, which holds for as long as the lease it came with."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class TunerStatus:
     phase: str
     verdict: str
     binding: str
-    """What bounds the limits, as the tuner sees it."""
+    """What bounds the limits, by the tuner's reckoning."""
     at: float
     """When it came, by the clock that leases end by."""
     instance: str
