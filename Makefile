@@ -52,7 +52,7 @@ pyright: install
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.
-	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not fleet and not canary and not drain and not gateway'
+	$(PY) -m pytest --numprocesses $(JOBS) --dist loadgroup --durations 50 -m 'not node and not clients and not gitops and not prometheus and not fleet and not canary and not drain and not gateway and not compile_all'
 	$(PY) -m pytest -m node
 
 # It lies on .venv: torch is there already, and whatever else both need.
@@ -197,6 +197,7 @@ gpu: $(if $(PYTHON),,install) ## On a CUDA machine: all that is claimed of one, 
 .PHONY: gpu-compile
 gpu-compile: install ## Without a GPU: registers, spills and bytes of every kernel, and of a whole step.
 	PYTHONPATH=tests $(PY) tests/kernels/aot.py
+	$(PY) -m pytest -m compile_all tests/kernels/test_ahead_of_time.py
 	PYTHONPATH=benchmarks $(PY) benchmarks/kernel_work.py
 	PYTHONPATH=benchmarks:tests $(PY) -m step_work
 

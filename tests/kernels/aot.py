@@ -1,4 +1,4 @@
-"""Compiles every kernel for three generations of GPUs, without one: `make gpu-compile`.
+"""Compiles every kernel for several generations of GPUs, without one: `make gpu-compile`.
 
 The launchers themselves are called, on small CPU tensors, under a driver that names its target
 and launches nothing. So what is compiled is what the engine would launch: dtypes, constants,
@@ -44,24 +44,55 @@ NVDISASM = CUOBJDUMP.with_name("nvdisasm")
 
 
 # The four products of a layer.
-DECODED = (
-    Shape("qwen2.5-0.5b", 896, 4864, 14, 2, 64),
-    Shape("llama-3.2-1b", 2048, 8192, 32, 8, 64),
-    Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128),
-)
+QWEN = Shape("qwen2.5-0.5b", 896, 4864, 14, 2, 64)
+LLAMA_1B = Shape("llama-3.2-1b", 2048, 8192, 32, 8, 64)
+LLAMA_8B = Shape("llama-3.1-8b", 4096, 14336, 32, 8, 128)
 DECODED_ROWS = (1, 16, 64, 128)
-# Every shape where it is fastest to serve; elsewhere what takes most registers and memory.
-SHAPES_OF = {
-    "sm_80": ("llama-3.1-8b", "gemma-3-4b"),  # FP8 begins at 8.9
-    "sm_90": tuple(shape.name for shape in SHAPES),
-    "sm_100": ("llama-3.1-8b", "llama-fp8"),
-}
 
-DEPENDENT_SHAPES_OF = {
-    "sm_80": ("llama-3.1-8b",),
-    "sm_90": ("llama-3.1-8b", "gemma-3-4b"),
-    "sm_100": ("llama-fp8",),
-    "sm_120": ("qwen3-0.6b",),
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """For which GPUs and shapes is compiled."""
+
+    shapes_of: dict[str, tuple[str, ...]]
+    """Of each GPU: the shapes that every kernel is compiled for."""
+    dependent_shapes_of: dict[str, tuple[str, ...]]
+    """The same with dependent launches."""
+    decoded: tuple[Shape, ...]
+    """Whose products of few rows are compiled for each GPU."""
+    has_every_generation: bool
+    """Each row of the table of blocks is compiled for every generation that it serves, not only
+    for the newest."""
+
+
+EXTENTS = {
+    # What takes most registers and memory, the embedded model, and the one shape that spills.
+    "some": Extent(
+        shapes_of={
+            "sm_80": ("llama-3.1-8b",),  # FP8 begins at 8.9
+            "sm_90": ("smollm2-135m", "head-96", "gemma-fp8"),
+            "sm_100": ("llama-fp8",),
+        },
+        dependent_shapes_of={"sm_80": ("llama-3.1-8b",), "sm_90": ("gemma-fp8",)},
+        decoded=(LLAMA_8B,),
+        has_every_generation=False,
+    ),
+    # Every shape where it is fastest to serve.
+    "all": Extent(
+        shapes_of={
+            "sm_80": ("llama-3.1-8b", "gemma-3-4b"),
+            "sm_90": tuple(shape.name for shape in SHAPES),
+            "sm_100": ("llama-3.1-8b", "llama-fp8"),
+        },
+        dependent_shapes_of={
+            "sm_80": ("llama-3.1-8b",),
+            "sm_90": ("llama-3.1-8b", "gemma-3-4b"),
+            "sm_100": ("llama-fp8",),
+            "sm_120": ("qwen3-0.6b",),
+        },
+        decoded=(QWEN, LLAMA_1B, LLAMA_8B),
+        has_every_generation=True,
+    ),
 }
 
 # What the compiler made of them when its output was first read; nothing can print it any more.
@@ -133,44 +164,51 @@ class Driver:
         return self._target
 
 
-def compile_all(gpu: GpuGeneration, names: Collection[str], **options: int) -> list[Compiled]:
-    """Every kernel for the shapes of these names."""
-    driver: Any = Driver(gpu)
-    triton.runtime.driver.set_active(driver)
-    seen: list[Compiled] = []
-    for shape in (shape for shape in SHAPES if shape.name in names):
-        with as_on(gpu), launching_nothing(**options) as compiled:
-            Launches(shape).all()
-        seen += [inspect_cubin(gpu, shape.name, kernel) for kernel in compiled]
-    return seen
+def compile_shapes(extent: Extent) -> Iterator[Compiled]:
+    """Every kernel for each GPU and shape."""
+    for name, shapes in extent.shapes_of.items():
+        gpu = GPUS[name]
+        driver: Any = Driver(gpu)
+        triton.runtime.driver.set_active(driver)
+        for shape in (shape for shape in SHAPES if shape.name in shapes):
+            with as_on(gpu), launching_nothing() as compiled:
+                Launches(shape).all()
+            yield from (inspect_cubin(gpu, shape.name, kernel) for kernel in compiled)
 
 
-def compile_decoded() -> Iterator[Compiled]:
+def compile_decoded(extent: Extent) -> Iterator[Compiled]:
     """The products of decodes, of as many rows as each class has at least and at most."""
-    for name in SHAPES_OF:
+    for name in extent.shapes_of:
         driver: Any = Driver(GPUS[name])
         triton.runtime.driver.set_active(driver)
-        for shape, rows in itertools.product(DECODED, DECODED_ROWS):
+        for shape, rows in itertools.product(extent.decoded, DECODED_ROWS):
             with as_on(GPUS[name]), launching_nothing() as compiled:
                 Launches(shape, rows).row_product()
             for kernel in compiled:
                 yield inspect_cubin(GPUS[name], f"{shape.name}, {rows} rows", kernel)
 
 
-def compile_rows() -> Iterator[Compiled]:
+def compile_rows(extent: Extent) -> Iterator[Compiled]:
     """What the classes of calls that demand most make of each row of the table of blocks."""
-    table = tuned.SHIPPED
-    for row in table.rows:
-        for gpu in gpus_of(row):
-            driver: Any = Driver(gpu)
-            triton.runtime.driver.set_active(driver)
-            device = tuned.Gpu(row.name or "", capability_of(gpu), gpu.multiprocessors)
-            with tuned.blocks_of.as_if(table, device):
-                for shape in demanding(table, row, device):
-                    with launching_nothing() as compiled:
-                        launch_class(row.kernel, shape)
-                    for kernel in compiled:
-                        yield inspect_cubin(gpu, repr(row), kernel)
+    for row in tuned.SHIPPED.rows:
+        for gpu in reversed(gpus_of(row)):
+            compiled = list(compile_row(row, gpu))
+            yield from compiled
+            if compiled and not extent.has_every_generation:
+                break
+
+
+def compile_row(row: tuned.Row, gpu: GpuGeneration) -> Iterator[Compiled]:
+    """What they make of one row on one GPU; nothing where other rows come before it."""
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    device = tuned.Gpu(row.name or "", capability_of(gpu), gpu.multiprocessors)
+    with tuned.blocks_of.as_if(tuned.SHIPPED, device):
+        for shape in demanding(tuned.SHIPPED, row, device):
+            with launching_nothing() as compiled:
+                launch_class(row.kernel, shape)
+            for kernel in compiled:
+                yield inspect_cubin(gpu, repr(row), kernel)
 
 
 def as_on(gpu: GpuGeneration) -> AbstractContextManager[None]:
@@ -184,7 +222,7 @@ def gpus_of(row: tuned.Row) -> tuple[GpuGeneration, ...]:
     if row.shape.get("bits") == 32:
         return (GPUS["sm_90"],)
     if row.gpu == tuned.ANY:
-        return tuple(GPUS[name] for name in SHAPES_OF)
+        return tuple(GPUS[name] for name in EXTENTS["all"].shapes_of)
     least = GPUS[row.gpu]
     if row.name is not None:
         return (least,)
@@ -247,7 +285,7 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     driver: Any = Driver(gpu)
     triton.runtime.driver.set_active(driver)
     with as_on(gpu), launching_nothing() as compiled:
-        launch(Launches(DECODED[-1]))
+        launch(Launches(LLAMA_8B))
     ptx = next(
         kernel.asm["ptx"]
         for kernel in compiled
@@ -260,9 +298,9 @@ def hand_over(kernel_name: str, launch: Callable[[Launches], None]) -> list[str]
     return [step for step, _ in groupby(steps)]
 
 
-def compile_dependent() -> Iterator[Dependent]:
+def compile_dependent(extent: Extent) -> Iterator[Dependent]:
     """Every kernel, with the switch turned on."""
-    for name, shapes in DEPENDENT_SHAPES_OF.items():
+    for name, shapes in extent.dependent_shapes_of.items():
         driver: Any = Driver(GPUS[name])
         triton.runtime.driver.set_active(driver)
         for shape in (shape for shape in SHAPES if shape.name in shapes):
@@ -310,11 +348,11 @@ class PrefillRound:
 
 def prefill_rounds() -> Iterator[PrefillRound]:
     """What warps of prefill attention issue, for heads of 128 and of 64."""
-    for name in SHAPES_OF:
+    for name in EXTENTS["all"].shapes_of:
         gpu = GPUS[name]
         driver: Any = Driver(gpu)
         triton.runtime.driver.set_active(driver)
-        for shape in (DECODED[2], DECODED[1]):
+        for shape in (LLAMA_8B, LLAMA_1B):
             with as_on(gpu), launching_nothing() as compiled:
                 Launches(shape).prefill_attention()
                 tile = tuned.blocks_of(
@@ -411,33 +449,44 @@ def _schedule(loop: Loop) -> str:
     return f"{loop.buffers}b/{','.join(map(str, loop.waits)) or '-'}w" + "!" * loop.tile_loads
 
 
-def main() -> None:
-    """Print a table, or with --json more than a table can say; with --rounds loops of attention."""
-    if sys.argv[1:] == ["--rounds"]:
-        json.dump(list(prefill_rounds()), sys.stdout, default=asdict)
-        return
-    everything = [
-        one for name, shapes in SHAPES_OF.items() for one in compile_all(GPUS[name], shapes)
-    ]
-    if sys.argv[1:] != ["--json"]:
-        sys.stdout.write(f"{table_of(everything)}\n\n{before_and_after(everything)}\n")
-        return
-    starved = compile_all(GPUS["sm_90"], [SHAPES[0].name], maxnreg=96)
-    report = {
-        "compiled": everything,
-        "starved": starved,
+def compile_starved() -> list[Compiled]:
+    """Attention that must do with 96 registers a thread."""
+    gpu = GPUS["sm_90"]
+    driver: Any = Driver(gpu)
+    triton.runtime.driver.set_active(driver)
+    with as_on(gpu), launching_nothing(maxnreg=96) as compiled:
+        Launches(SHAPES[0]).prefill_attention()
+    return [inspect_cubin(gpu, SHAPES[0].name, kernel) for kernel in compiled]
+
+
+def report_of(extent: Extent) -> dict[str, Any]:
+    """Give all that the tests ask for."""
+    return {
+        "compiled": list(compile_shapes(extent)),
+        "starved": compile_starved(),
         "variants": count_variants(SHAPES[0]),
-        "rows": list(compile_rows()),
+        "rows": list(compile_rows(extent)),
         "waiting": compile_waiting(),
-        "dependent": list(compile_dependent()),
+        "dependent": list(compile_dependent(extent)),
         "early": list(compile_early()),
-        "decoded": list(compile_decoded()),
+        "decoded": list(compile_decoded(extent)),
         "handing_over": {
             "decode_attention": hand_over("_decode_kernel", Launches.decode_attention),
             "row_product": hand_over("_row_product_kernel", Launches.row_product),
         },
     }
-    json.dump(report, sys.stdout, default=asdict)
+
+
+def main() -> None:
+    """Print a table; with --json EXTENT what the tests ask for; with --rounds attention's loops."""
+    match sys.argv[1:]:
+        case ["--rounds"]:
+            json.dump(list(prefill_rounds()), sys.stdout, default=asdict)
+        case ["--json", name]:
+            json.dump(report_of(EXTENTS[name]), sys.stdout, default=asdict)
+        case _:
+            everything = list(compile_shapes(EXTENTS["all"]))
+            sys.stdout.write(f"{table_of(everything)}\n\n{before_and_after(everything)}\n")
 
 
 if __name__ == "__main__":

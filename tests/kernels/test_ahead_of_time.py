@@ -16,10 +16,20 @@ TESTS = COMPILER.parents[1]
 HEAD_SIZES = ("smollm2-135m", "llama-3.1-8b", "qwen3-0.6b", "head-96", "head-256", "gemma-3-4b")
 FP8 = ("smollm2-fp8", "llama-fp8", "qwen3-fp8", "head-96-fp8", "gemma-fp8", "llama-f16-fp8")
 SHAPES_OF = {
-    "sm_80": ("llama-3.1-8b", "gemma-3-4b"),
-    "sm_90": HEAD_SIZES + FP8,
-    "sm_100": ("llama-3.1-8b", "llama-fp8"),
+    "some": {
+        "sm_80": ("llama-3.1-8b",),
+        "sm_90": ("smollm2-135m", "head-96", "gemma-fp8"),
+        "sm_100": ("llama-fp8",),
+    },
+    "all": {
+        "sm_80": ("llama-3.1-8b", "gemma-3-4b"),
+        "sm_90": HEAD_SIZES + FP8,
+        "sm_100": ("llama-3.1-8b", "llama-fp8"),
+    },
 }
+DECODED = {"some": ("llama-3.1-8b",), "all": ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b")}
+EARLY = {"some": ("sm_90",), "all": ("sm_90", "sm_100", "sm_120")}
+"""GPUs whose dependent launches are compiled."""
 KERNELS = {
     "_rms_norm_kernel",
     "_embed_rms_norm_kernel",
@@ -61,17 +71,23 @@ SPILLING = {("sm_90", "head-96", "_decode_kernel"): 8}
 """Bytes a thread that are known and not mended: see docs/gpu.md."""
 Compiled = list[dict[str, Any]]
 WITHIN_S = 2400
-"""All is compiled within ten minutes of a slow core; beside other work it takes far longer."""
+"""Some are compiled within ten minutes of a slow core, all within forty."""
 
 pytestmark = pytest.mark.timeout(WITHIN_S + 300)
 
 
+@pytest.fixture(scope="module", params=["some", pytest.param("all", marks=pytest.mark.compile_all)])
+def extent(request: pytest.FixtureRequest) -> str:
+    """Some GPUs and shapes, or all: `make gpu-compile`."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def report() -> dict[str, Any]:
+def report(extent: str) -> dict[str, Any]:
     """Compile in a process of its own: here, triton was imported as an interpreter."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join((str(TESTS), environment.get("PYTHONPATH", "")))
-    command = [sys.executable, str(COMPILER), "--json"]
+    command = [sys.executable, str(COMPILER), "--json", extent]
     run = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
     )
@@ -86,13 +102,13 @@ def compiled(report: dict[str, Any]) -> Compiled:
     return found
 
 
-def test_every_kernel_compiles_for_every_gpu_and_shape(compiled: Compiled) -> None:
+def test_every_kernel_compiles_for_every_gpu_and_shape(extent: str, compiled: Compiled) -> None:
     """From the embedded model to heads of 256, with and without the norm of each head."""
     seen = {(one["gpu"], one["shape"], one["kernel"]) for one in compiled}
 
     assert seen == {
         (gpu, shape, kernel)
-        for gpu, shapes in SHAPES_OF.items()
+        for gpu, shapes in SHAPES_OF[extent].items()
         for shape in shapes
         for kernel in KERNELS
     }
@@ -219,7 +235,7 @@ def test_decodes_programs_are_all_on_the_device_at_once(report: dict[str, Any]) 
             assert one["programs"] >= rows[one["shape"]].blocks["programs"], one
 
 
-def test_weights_of_decodes_stream(report: dict[str, Any]) -> None:
+def test_weights_of_decodes_stream(extent: str, report: dict[str, Any]) -> None:
     """Three tiles of the weight or more, 16 bytes at a time, on tensor cores of the generation.
 
     Two copies or more are on their way for each operand where a round waits for one.
@@ -236,9 +252,11 @@ def test_weights_of_decodes_stream(report: dict[str, Any]) -> None:
         assert loop["buffers"] >= (4 if is_few else 3), one
         assert min(loop["waits"]) >= 4, one
         assert not loop["tile_loads"], one
-    models, rows = ("qwen2.5-0.5b", "llama-3.2-1b", "llama-3.1-8b"), (1, 16, 64, 128)
     assert seen == {
-        (gpu, f"{model}, {count} rows") for gpu in SHAPES_OF for model in models for count in rows
+        (gpu, f"{model}, {count} rows")
+        for gpu in SHAPES_OF[extent]
+        for model in DECODED[extent]
+        for count in (1, 16, 64, 128)
     }
 
 
@@ -263,12 +281,12 @@ def test_a_row_that_is_gated_into_fp8_is_read_once(compiled: Compiled) -> None:
             assert one["loads"] == 2 * of_16_bytes, one
 
 
-def test_dependent_launches_wait_before_all_else(report: dict[str, Any]) -> None:
+def test_dependent_launches_wait_before_all_else(extent: str, report: dict[str, Any]) -> None:
     """No path reaches memory or an end before the kernels before this one have ended."""
     early = [one for one in report["dependent"] if one["is_launched_early"]]
     seen = {(one["compiled"]["gpu"], one["compiled"]["kernel"]) for one in early}
 
-    assert seen == {(gpu, name) for gpu in ("sm_90", "sm_100", "sm_120") for name in KERNELS}
+    assert seen == {(gpu, name) for gpu in EARLY[extent] for name in KERNELS}
     assert not [one for one in early if one["met_before_wait"]]
 
 
