@@ -111,12 +111,8 @@ images: install ## Build the operator's, the sidecar's and the engine's image fo
 	$(CLUSTER) images
 
 .PHONY: crds
-crds: install ## Generate crds/, the chart's copy and the tables of five pages, and the page of the command line.
+crds: install ## Generate crds/, the chart's copy, the tables of five pages and the page of the command line.
 	$(PY) -m paceline_api.schema crds charts/paceline/crds
-	$(PY) -m paceline_api.reference docs/crd.md
-	$(PY) -m paceline_operator.condition_page docs/conditions.md
-	$(PY) -m paceline_sidecar.openai.fields docs/openai-api.md
-	$(PY) -m paceline_cli.reference docs/cli.md
 	PYTHONPATH=tests $(PY) -m reference_pages
 
 .PHONY: kustomize

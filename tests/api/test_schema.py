@@ -1,4 +1,4 @@
-"""The models, the definition, its copy in the chart and the reference page are one."""
+"""The models, the definition and its copy in the chart are one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline_api import reference, schema
+from paceline_api import schema
 from paceline_api.inference_service import Spec
 
 ROOT = Path(__file__).parents[2]
@@ -17,13 +17,6 @@ ROOT = Path(__file__).parents[2]
 def test_the_definition_is_generated_from_the_models(folder: str) -> None:
     """`make crds` was run."""
     assert (ROOT / folder / schema.FILE).read_text(encoding="utf-8") == schema.text()
-
-
-def test_the_reference_page_is_generated_from_the_models() -> None:
-    """`make crds` was run."""
-    page = (ROOT / "docs" / "crd.md").read_text(encoding="utf-8")
-
-    assert reference.refreshed(page) == page
 
 
 def _nodes(node: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,8 +7,6 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from paceline_cli.reference import page
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -55,8 +53,3 @@ def test_a_page_loads_nothing_from_elsewhere(warnings_and_site: tuple[list[str],
 
     assert 'src="http' not in text
     assert 'rel="stylesheet" href="http' not in text
-
-
-def test_the_page_of_commands_is_current() -> None:
-    """`make crds` writes it."""
-    assert (ROOT / "docs" / "cli.md").read_text() == page()

@@ -9,17 +9,16 @@ from typing import get_args
 
 from paceline_api.pod.exit_reasons import REASONS
 from paceline_operator import (
-    condition_page,
     events,
     extras,
     missing_secrets,
     pod_conditions,
     service_conditions,
 )
-from paceline_operator.condition_page import CONDITIONS, event_of
 from paceline_tuner import sla_conditions
 from paceline_tuner.condition import Obstacle
 from paceline_tuner.service_spec import Mode
+from reference_pages.conditions import CONDITIONS, event_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "conditions.md"
 SOURCES = (service_conditions, pod_conditions, missing_secrets, sla_conditions, extras)
@@ -49,13 +48,6 @@ def _text(module: ModuleType, node: ast.expr) -> str:
     if isinstance(node, ast.Name):
         return str(getattr(module, node.id, ""))
     return str(node.value) if isinstance(node, ast.Constant) else ""
-
-
-def test_the_page_is_generated() -> None:
-    """`make crds` was run."""
-    page = PAGE.read_text(encoding="utf-8")
-
-    assert condition_page.refreshed(page) == page
 
 
 def test_every_condition_that_is_concluded_is_listed() -> None:

@@ -1,6 +1,6 @@
-"""`python -m reference_pages` writes the tables of every page again."""
+"""`python -m reference_pages` writes what is generated of every page again."""
 
 from reference_pages.page import pages
 
 for page in pages():
-    page.path.write_text(page.refreshed(), encoding="utf-8")
+    page.path.write_text(page.text, encoding="utf-8")

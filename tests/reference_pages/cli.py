@@ -1,11 +1,6 @@
-"""Write the reference of the command line: every command's own help, as a page.
+"""Every command's own help -> the whole of docs/cli.md."""
 
-`python -m paceline_cli.reference docs/cli.md`
-"""
-
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import click
@@ -39,7 +34,3 @@ def _sections(context: click.Context) -> Iterator[str]:
     if isinstance(command, click.Group):
         for name, below in sorted(command.commands.items()):
             yield from _sections(_context(below, name, context))
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")

@@ -1,12 +1,9 @@
 """Every reason of every condition, what it means and what to do, as docs/conditions.md has them.
 
-`python -m paceline_operator.condition_page docs/conditions.md` writes the page's tables. Whether a
-transition is told as an event, and of which type, is asked of the code that tells it.
+Whether a transition is told as an event, and of which type, is asked of the code that tells it.
 """
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple, get_args
 
 from paceline_api.status import ConditionEntry, RolloutVerdict
@@ -398,14 +395,9 @@ def event_of(kind: str, reason: Reason) -> str:
     return "Warning" if is_trouble(entry) else "Normal"
 
 
-def refreshed(page: str) -> str:
-    """Replace what stands between each pair of markers."""
-    for name, block in {"conditions": _conditions(), "events": _events()}.items():
-        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n\n{block}\n\n{end}{after}"
-    return page
+def tables() -> dict[str, str]:
+    """Return each table by the name in its markers."""
+    return {"conditions": _conditions(), "events": _events()}
 
 
 def _conditions() -> str:
@@ -434,8 +426,3 @@ def _verdict_rows(what: str, verdicts: tuple[str, ...]) -> Iterator[str]:
         if verdict != "Running":  # no event tells that nothing is known yet
             kind = "Warning" if verdict in {"Worse", "Failed"} else "Normal"
             yield f"| `{what}{verdict}` | {kind} | {_VERDICTS[verdict]} |"
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(refreshed(path.read_text(encoding="utf-8")), encoding="utf-8")

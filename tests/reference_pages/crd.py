@@ -1,9 +1,7 @@
-"""The schema -> the tables of docs/crd.md: `python -m paceline_api.reference PAGE`."""
+"""The schema -> the tables of docs/crd.md."""
 
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from pydantic.alias_generators import to_camel
@@ -17,20 +15,14 @@ _ON_CHANGE: Final = {
 }
 
 
-def refreshed(page: str) -> str:
-    """Replace what stands between each pair of markers."""
+def tables() -> dict[str, str]:
+    """Return each table by the name in its markers."""
     schema = resource_schema()["properties"]
-    blocks = {
+    return {
         "spec": _table(schema["spec"], with_default=True),
         "rules": _rules(resource_schema()),
         "status": _table(schema["status"], with_default=False),
     }
-    for name, block in blocks.items():
-        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        before, _, rest = page.partition(begin)
-        _, _, after = rest.partition(end)
-        page = f"{before}{begin}\n\n{block}\n\n{end}{after}"
-    return page
 
 
 def _table(schema: dict[str, Any], *, with_default: bool) -> str:
@@ -94,13 +86,3 @@ def _all_rules(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[st
         yield from _all_rules(node, f"{path}.{name}")
     if "items" in schema:
         yield from _all_rules(schema["items"], f"{path}[]")
-
-
-def main(pages: list[str]) -> None:
-    """Refresh each page."""
-    for page in map(Path, pages):
-        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -1,17 +1,13 @@
-"""What becomes of each field that OpenAI and vLLM know: served, refused with a reason, or a label.
+"""What becomes of each field that OpenAI and vLLM know -> the table of docs/openai-api.md.
 
-`python -m paceline_sidecar.openai.fields PAGE` writes the table of docs/openai-api.md.
+It is served, refused with a reason, or a label.
 """
 
 import json
-import sys
-from pathlib import Path
 from typing import Final
 
 from paceline_sidecar.openai.api_document import OPERATIONS
 from paceline_sidecar.openai.api_request import ApiRequest
-
-_BEGIN, _END = "<!-- begin fields -->", "<!-- end fields -->"
 
 _BEAMS = "Sequences are sampled, not searched for."
 _NOT_STORED = "Nothing is stored: a request says all that it needs."
@@ -130,7 +126,12 @@ LABELS: Final = {
 """Fields that clients send for their own ends; no answer depends on them anywhere."""
 
 
-def table() -> str:
+def tables() -> dict[str, str]:
+    """Return the table by the name in its markers."""
+    return {"fields": _table()}
+
+
+def _table() -> str:
     """Write one row for each field and one column for each kind of request."""
     kinds = {op.path: op.body for op in OPERATIONS if op.body and issubclass(op.body, ApiRequest)}
     names = {name for kind in kinds.values() for name in _names(kind)} | LABELS.keys()
@@ -143,13 +144,6 @@ def table() -> str:
         cells = [_cell(kind, name) for kind in kinds.values()]
         rows.append(f"| `{name}` | {' | '.join(cells)} | {_note(name, [*kinds.values()])} |")
     return "\n".join(rows)
-
-
-def refreshed(page: str) -> str:
-    """Replace what stands between the markers."""
-    before, _, rest = page.partition(_BEGIN)
-    _, _, after = rest.partition(_END)
-    return f"{before}{_BEGIN}\n\n{table()}\n\n{_END}{after}"
 
 
 def _names(kind: type[ApiRequest]) -> set[str]:
@@ -172,8 +166,3 @@ def _note(name: str, kinds: list[type[ApiRequest]]) -> str:
     served = (kind.model_fields.get(name) for kind in kinds)
     meaning = next((field.description for field in served if field and field.description), "")
     return " ".join(f"{meaning} {reason}".split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    written = Path(sys.argv[1])
-    written.write_text(refreshed(written.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,35 +1,41 @@
-"""The pages with tables of ours, each between two markers: `<!-- begin NAME -->` and its end."""
+"""The pages that are generated: tables between `<!-- begin NAME -->` and its end, and one whole."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reference_pages import metrics, processes
+from reference_pages import cli, conditions, crd, metrics, openai_fields, processes
 
 _DOCS: Final = Path(__file__).parents[2] / "docs"
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page, and its tables by the name in their markers."""
+    """One page, and its text as it should be."""
 
     path: Path
-    tables: dict[str, str]
-
-    def refreshed(self) -> str:
-        """Return the page with its tables as they should be."""
-        page = self.path.read_text(encoding="utf-8")
-        for name, table in self.tables.items():
-            begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-            before, _, rest = page.partition(begin)
-            _, _, after = rest.partition(end)
-            page = f"{before}{begin}\n\n{table}\n\n{end}{after}"
-        return page
+    text: str
 
 
 def pages() -> tuple[Page, ...]:
-    """Return every page with tables of ours."""
+    """Return every page with something generated."""
     return (
-        Page(_DOCS / "metrics.md", metrics.tables()),
-        Page(_DOCS / "processes.md", processes.tables()),
+        Page(_DOCS / "cli.md", cli.page()),
+        _with_tables("conditions.md", conditions.tables()),
+        _with_tables("crd.md", crd.tables()),
+        _with_tables("metrics.md", metrics.tables()),
+        _with_tables("openai-api.md", openai_fields.tables()),
+        _with_tables("processes.md", processes.tables()),
     )
+
+
+def _with_tables(name: str, tables: Mapping[str, str]) -> Page:
+    path = _DOCS / name
+    text = path.read_text(encoding="utf-8")
+    for table, rows in tables.items():
+        begin, end = f"<!-- begin {table} -->", f"<!-- end {table} -->"
+        before, _, rest = text.partition(begin)
+        _, _, after = rest.partition(end)
+        text = f"{before}{begin}\n\n{rows}\n\n{end}{after}"
+    return Page(path, text)

@@ -1,6 +1,5 @@
 """No field that OpenAI's client or vLLM knows is ignored, and the page tells what becomes of it."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import response_create_params
 
 from paceline_sidecar.anthropic.request import CountTokensRequest, MessagesRequest
-from paceline_sidecar.openai import fields
 from paceline_sidecar.openai.api_document import OPERATIONS
 from paceline_sidecar.openai.api_request import ApiRequest
 from paceline_sidecar.openai.chat_request import ChatRequest
@@ -18,8 +16,8 @@ from paceline_sidecar.openai.completion_request import CompletionRequest
 from paceline_sidecar.openai.pooling_requests import EmbeddingsRequest
 from paceline_sidecar.responses_api.request import ResponsesRequest
 from paceline_testing.running_sidecar import Sidecar
+from reference_pages.openai_fields import LABELS, REASONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "openai-api.md"
 KINDS = {op.path: op.body for op in OPERATIONS if op.body and issubclass(op.body, ApiRequest)}
 
 # What vLLM's ChatCompletionRequest has beyond OpenAI's; those of render endpoints are left out.
@@ -70,14 +68,7 @@ OF_VLLM = [
 
 
 def known(kind: type[ApiRequest]) -> set[str]:
-    return kind.model_fields.keys() | kind.unsupported.keys() | fields.LABELS.keys()
-
-
-def test_the_table_is_generated_from_the_models() -> None:
-    """`make crds` writes it."""
-    page = PAGE.read_text(encoding="utf-8")
-
-    assert fields.refreshed(page) == page
+    return kind.model_fields.keys() | kind.unsupported.keys() | LABELS.keys()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +97,7 @@ def test_every_field_of_vllm_is_known() -> None:
 @pytest.mark.parametrize("path", KINDS)
 def test_every_refusal_has_a_reason(path: str) -> None:
     """Whoever is refused may ask why."""
-    assert KINDS[path].unsupported.keys() <= fields.REASONS.keys()
+    assert KINDS[path].unsupported.keys() <= REASONS.keys()
 
 
 @pytest.mark.parametrize("path", KINDS)
@@ -115,7 +106,7 @@ def test_no_field_is_both_served_and_refused(path: str) -> None:
     kind = KINDS[path]
 
     assert not kind.unsupported.keys() & kind.model_fields.keys()
-    assert not kind.unsupported.keys() & fields.LABELS.keys()
+    assert not kind.unsupported.keys() & LABELS.keys()
 
 
 @pytest.mark.parametrize(
