@@ -1,7 +1,7 @@
 """In bfloat16 a CPU chooses the tokens that transformers chooses, where rounding cannot decide."""
 
 import copy
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,16 +21,21 @@ NEW_TOKENS = 12
 FEW = 4
 
 
-def _next_logits(loaded: LoadedModel, token_ids: list[int]) -> Tensor:  # [vocab]
-    """Decode the last token behind the others."""
+def _logits(loaded: LoadedModel, token_ids: list[int], prompt: int) -> Iterator[Tensor]:
+    """Prefill `prompt` tokens but the last, then decode token by token; yield each [vocab]."""
     blocks = list(range(1, 2 + len(token_ids) // loaded.capacity.block_size))
-    sampling = Sampling(max_tokens=1, temperature=0.0)
-    request = Request("r", token_ids, len(token_ids), sampling, row=0, block_ids=blocks)
-    last = len(token_ids) - 1
-    prompt = ScheduledChunk(request, 0, last, samples=False, is_decode=False)
-    decode = replace(prompt, start=last, count=1, samples=True, is_decode=True)
-    loaded.runner.logits(Batch((prompt,), num_decodes=0))
-    return loaded.runner.logits(Batch((decode,), num_decodes=1))[0].float()
+
+    def chunk(row: int, start: int, count: int, *, is_decode: bool) -> ScheduledChunk:
+        sampling = Sampling(max_tokens=1, temperature=0.0)
+        request = Request("r", token_ids, len(token_ids), sampling, row=row, block_ids=blocks)
+        return ScheduledChunk(request, start, count, samples=is_decode, is_decode=is_decode)
+
+    prefill = chunk(0, 0, prompt - 1, is_decode=False)
+    loaded.runner.logits(Batch((prefill,), num_decodes=0))
+    for row, last in enumerate(range(prompt - 1, len(token_ids)), start=1):
+        # Each in a row of its own: in the same one the runner decodes what it sampled there.
+        decode = chunk(row, last, 1, is_decode=True)
+        yield loaded.runner.logits(Batch((decode,), num_decodes=1))[0].float()
 
 
 def test_tokens_are_those_of_transformers_where_its_margin_is_above_rounding(
@@ -53,13 +58,14 @@ def test_tokens_are_those_of_transformers_where_its_margin_is_above_rounding(
             theirs = rounded(told[None]).logits[0, len(ids) - 1 : -1].float()
             wide = exact(told[None]).logits[0, len(ids) - 1 : -1]
         best = theirs.topk(2).values
-        for place, token in enumerate(told[len(ids) :].tolist()):
+        everything = _logits(loaded, told[:-1].tolist(), len(ids))
+        tokens = told[len(ids) :].tolist()
+        for place, (token, ours) in enumerate(zip(tokens, everything, strict=True)):
             places += 1
             rounding = float((theirs[place] - wide[place]).abs().max())
             if float(best[place, 0] - best[place, 1]) <= 2 * rounding:
                 continue
             compared += 1
-            ours = _next_logits(loaded, told[: len(ids) + place].tolist())
             assert int(ours.argmax()) == token
 
     assert compared > places / 4, f"{compared} of {places} choices are above rounding"
