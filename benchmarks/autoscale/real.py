@@ -52,6 +52,8 @@ _COLD_S: Final = 40.0
 """How long the oracle takes a start to be: the load, and the start of two Python processes."""
 _LEARN_RPS: Final = 1.2
 _LEARN_S: Final = 120.0
+_BEFORE_S: Final = 300.0
+"""The ramp meets a service that has had a steady load for longer than the trend looks back."""
 _ENDING_S: Final = 30.0
 """Who came last may not have ended."""
 _WITHIN_S: Final = 600.0
@@ -100,6 +102,7 @@ def _measure(fleet: RealFleet, minutes: float, seed: int) -> dict[str, Any]:
     print(f"one pod: {capacity_rps:.2f}/s within the SLA, {in_flight:.1f} inside", flush=True)
     ramp = _ramp(capacity_rps, minutes)
     hand_to_keda(fleet.cluster, fleet.stack.prometheus, in_flight)
+    fleet.drive(_steady(ramp.low_rps, _BEFORE_S))
     planned = _planned(ramp.requests(seed).arrival_s.tolist(), seed)
     began_at = time.monotonic()
     with fleet.watched(began_at) as looks, _foreseen(fleet, ramp, capacity_rps, began_at):
