@@ -16,7 +16,8 @@ COUNTED_S: Final = 60.0
 _SPAN_S: Final = 240.0
 _EVERY_S: Final = 10.0
 _LEAST_POINTS: Final = 4
-_DOUBT: Final = 1.5  # standard errors: what chance alone may have made of a slope
+_DOUBT: Final = 1.5
+"""Standard errors: what chance alone may have made of a slope."""
 _MOST: Final = 2.0
 """A forecast is never more than this many times what arrives."""
 
@@ -36,17 +37,21 @@ class ArrivalTrend:
         return ArrivalTrend((*kept, (at, rate_rps)))
 
     def ahead_rps(self, lead_s: float) -> float:
-        """Forecast the rate `lead_s` from now, never below that of now.
+        """Forecast the rate `lead_s` from now: a rise is carried on, a fall is not.
 
         The slope is the median of those between all pairs of points, which a ramp moves and a
         step does not. Of slope and level only that is taken which so few requests can prove:
-        chance must not ask for a pod.
+        chance must neither ask for a pod nor take one.
         """
         if not self.points:
             return 0.0
-        slope = max(0.0, self._slope() - _DOUBT * self._slope_error())
-        forecast_rps = self._level_rps(is_steady=slope == 0) + slope * (lead_s + COUNTED_S / 2)
-        return min(forecast_rps, _MOST * self.points[-1][1])
+        whole, newest = self._slopes()
+        doubt = _DOUBT * self._slope_error()
+        # The less of both: what has ended is not carried on.
+        rise = max(0.0, min(whole, newest) - doubt)
+        is_falling = max(whole, newest) + doubt < 0
+        level_rps = self._level_rps(is_rising=rise > 0, is_falling=is_falling)
+        return min(level_rps + rise * (lead_s + COUNTED_S / 2), _MOST * self.points[-1][1])
 
     @property
     def quiet_s(self) -> float:
@@ -54,24 +59,27 @@ class ArrivalTrend:
         quiet = [at for at, _ in takewhile(lambda point: point[1] == 0, reversed(self.points))]
         return quiet[0] - quiet[-1] if quiet else 0.0
 
-    def _level_rps(self, *, is_steady: bool) -> float:
-        """The rate of now: where it is steady the mean, unless the newest proves more."""
+    def _level_rps(self, *, is_rising: bool, is_falling: bool) -> float:
+        """The rate of now: the mean while it is steady, unless the newest proves more."""
         newest_rps, mean_rps = self.points[-1][1], self._mean_rps
-        if not is_steady:
+        error_rps = math.sqrt(mean_rps / COUNTED_S)
+        if is_rising:
             return newest_rps
-        return max(newest_rps - math.sqrt(mean_rps / COUNTED_S), mean_rps)
+        if is_falling:
+            return min(newest_rps + error_rps, mean_rps)
+        return max(newest_rps - error_rps, mean_rps)
 
     @property
     def _mean_rps(self) -> float:
         return sum(rate for _, rate in self.points) / len(self.points)
 
-    def _slope(self) -> float:
-        """Requests per second, each second; 0 before there is enough to tell.
+    def _slopes(self) -> tuple[float, float]:
+        """Of all points and of the newest half: requests per second, each second.
 
-        That of the newest half where it is less: what has ended is not carried on.
+        0 before there is enough to tell.
         """
         newest = self.points[len(self.points) // 2 :]
-        return min(_median_slope(self.points), _median_slope(newest))
+        return _median_slope(self.points), _median_slope(newest)
 
     def _slope_error(self) -> float:
         """The standard error of a slope over requests that come independently of each other."""

@@ -56,6 +56,22 @@ def test_a_ramp_is_followed_to_where_it_leads(slope: float, lead_s: float) -> No
     assert 0.85 * min(there, 2 * rates[-1]) <= seen(rates).ahead_rps(lead_s) <= there + 1e-9
 
 
+@given(slope=st.floats(0.05, 0.2), lead_s=st.floats(0.0, 300.0))
+def test_a_fall_is_seen_at_once_and_not_carried_on(slope: float, lead_s: float) -> None:
+    """The mean of four minutes would keep pods for two minutes longer."""
+    rates = a_ramp(-slope, start=80.0)
+    error = (rates[0] / COUNTED_S) ** 0.5
+
+    assert rates[-1] <= seen(rates).ahead_rps(lead_s) <= rates[-1] + error
+
+
+def test_a_fall_that_has_ended_is_over() -> None:
+    """Steady again for two minutes and more: neither half of the points falls."""
+    rates = [*a_ramp(-0.1, start=50.0), *[20.0] * 48]
+
+    assert seen(rates).ahead_rps(60.0) == pytest.approx(20.0)
+
+
 def test_a_step_is_not_taken_for_a_ramp_for_long() -> None:
     """Twice as many from one moment on: a minute's count rises for a minute, and then stays."""
     step = [10.0] * 48 + list(np.linspace(10.0, 20.0, 12)) + [20.0] * 48
@@ -75,6 +91,16 @@ def test_chance_does_not_ask_for_a_third_more(seed: int, rate: float) -> None:
 
     deviation = (rate / COUNTED_S) ** 0.5
     assert seen(counted.tolist()).ahead_rps(60.0) <= 1.33 * rate + 4 * deviation
+
+
+@given(seed=st.integers(0, 10_000), rate=st.floats(0.5, 50.0))
+def test_chance_takes_no_more_than_a_fifth(seed: int, rate: float) -> None:
+    """As above: a minute with few requests is no fall."""
+    arrived = np.random.default_rng(seed).poisson(5 * rate, 72)
+    counted = np.convolve(arrived, np.ones(12), mode="valid") / COUNTED_S
+
+    deviation = (rate / COUNTED_S) ** 0.5
+    assert seen(counted.tolist()).ahead_rps(60.0) >= 0.8 * rate - 3 * deviation
 
 
 def test_a_pod_that_left_is_missed_until_the_others_show_its_requests() -> None:
