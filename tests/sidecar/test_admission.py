@@ -168,6 +168,17 @@ def test_prompts_that_are_found_in_the_cache_are_worked_off_without_being_comput
     assert rate.tokens_per_s == pytest.approx(1280)
 
 
+def test_the_step_that_ends_a_backlog_counts() -> None:
+    """A prompt waited a second for a row, and was then computed: 32 tokens in 1.2 s."""
+    rate = PrefillRate()
+    waits = [a_step(at=t / 5, wall_ms=200, waiting_tokens=32) for t in range(5)]
+
+    rate.learn([*waits, a_step(at=1.2, wall_ms=200, prefill=32)])
+    rate.learn([a_step(at=1.4, wall_ms=200, prefill=1)])
+
+    assert rate.tokens_per_s == pytest.approx(32 / 1.2)
+
+
 def test_the_rate_forgets_what_is_long_past() -> None:
     """Limits change, and the rate with them."""
     rate = PrefillRate()

@@ -13,22 +13,27 @@ _MOST_CACHED = 0.95
 class PrefillRate:
     """Prompt tokens that the engine works off per second while prompts wait, cached ones included.
 
-    Only steps that left tokens waiting say how fast a backlog shrinks: any other step had less
-    to do than it could have done.
+    Only steps that began or ended with tokens waiting say how fast a backlog shrinks: any other
+    step had less to do than it could have done. The step that ends a backlog counts, too. Where
+    rows are short and not the budget, most steps of a backlog compute no prompt, and the last one
+    does.
     """
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, int, float]] = deque()
         self._tokens = 0
         self._busy_s = 0.0
+        self._left_waiting = False
         self._lookups: deque[tuple[float, int, int]] = deque()
         """Time, and the counts of prompt tokens looked up and found in the prefix cache."""
 
     def learn(self, steps: list[StepRecord], load: EngineLoad | None = None) -> None:
         """Take in new steps and let go of those older than the window."""
         for step in steps:
-            if step.waiting_tokens > 0 and step.clean:
+            leaves_waiting = step.waiting_tokens > 0
+            if step.clean and (leaves_waiting or self._left_waiting):
                 self._add(step.at, step.prefill, step.wall_ms / 1e3)
+            self._left_waiting = leaves_waiting
         newest = steps[-1].at if steps else 0.0
         while self._steps and self._steps[0][0] < newest - _WINDOW_S:
             _, tokens, seconds = self._steps.popleft()
@@ -45,6 +50,7 @@ class PrefillRate:
         self._steps.clear()
         self._lookups.clear()
         self._tokens, self._busy_s = 0, 0.0
+        self._left_waiting = False
 
     @property
     def tokens_per_s(self) -> float | None:
