@@ -47,7 +47,7 @@ types: install ## mypy --strict and pyright, at the same time.
 mypy: install
 	$(PY) -m mypy
 
-# With node's own limit of 4 GB it forgets what it has read, and reads it again, five times.
+# With node's own limit of 4 GB pyright forgets what it has read, and reads it again.
 pyright: install
 	NODE_OPTIONS=--max-old-space-size=8192 $(PY) -m pyright
 

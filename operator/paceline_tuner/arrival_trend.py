@@ -45,13 +45,19 @@ class ArrivalTrend:
         """
         if not self.points:
             return 0.0
+        newest_rps, mean_rps = self.points[-1][1], self._mean_rps
+        error_rps = math.sqrt(mean_rps / COUNTED_S)
         whole, newest = self._slopes()
         doubt = _DOUBT * self._slope_error()
-        # The less of both: what has ended is not carried on.
-        rise = max(0.0, min(whole, newest) - doubt)
-        is_falling = max(whole, newest) + doubt < 0
-        level_rps = self._level_rps(is_rising=rise > 0, is_falling=is_falling)
-        return min(level_rps + rise * (lead_s + COUNTED_S / 2), _MOST * self.points[-1][1])
+        # What has ended is not carried on: both must rise, or both must fall.
+        rise = min(whole, newest) - doubt
+        if rise > 0:
+            forecast_rps = newest_rps + rise * (lead_s + COUNTED_S / 2)
+        elif max(whole, newest) + doubt < 0:
+            forecast_rps = min(newest_rps + error_rps, mean_rps)
+        else:  # steady, unless the newest proves more
+            forecast_rps = max(newest_rps - error_rps, mean_rps)
+        return min(forecast_rps, _MOST * newest_rps)
 
     @property
     def quiet_s(self) -> float:
@@ -59,24 +65,14 @@ class ArrivalTrend:
         quiet = [at for at, _ in takewhile(lambda point: point[1] == 0, reversed(self.points))]
         return quiet[0] - quiet[-1] if quiet else 0.0
 
-    def _level_rps(self, *, is_rising: bool, is_falling: bool) -> float:
-        """The rate of now: the mean while it is steady, unless the newest proves more."""
-        newest_rps, mean_rps = self.points[-1][1], self._mean_rps
-        error_rps = math.sqrt(mean_rps / COUNTED_S)
-        if is_rising:
-            return newest_rps
-        if is_falling:
-            return min(newest_rps + error_rps, mean_rps)
-        return max(newest_rps - error_rps, mean_rps)
-
     @property
     def _mean_rps(self) -> float:
         return sum(rate for _, rate in self.points) / len(self.points)
 
     def _slopes(self) -> tuple[float, float]:
-        """Of all points and of the newest half: requests per second, each second.
+        """Return the slope of all points, and that of the newest half: requests per second squared.
 
-        0 before there is enough to tell.
+        Each is 0 before there is enough to tell.
         """
         newest = self.points[len(self.points) // 2 :]
         return _median_slope(self.points), _median_slope(newest)
