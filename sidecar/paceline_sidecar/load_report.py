@@ -6,7 +6,9 @@ share of the batch that is taken, and the weight is the batch size over the time
 
 Envoy cuts a weight to a whole number of at least 1, and pods of large models serve a few requests a
 second or less: 2.5 and 1.9 would weigh 2 and 1. So the rate is told in hundredths, which leaves the
-proportions between pods as they are.
+proportions between pods as they are. And Envoy begins its schedule anew whenever a cut weight has
+changed, which gives a pod of small weight more than its share. So the rate is told a hair too high:
+rounding must not have a weight of 8 be 7 in every second report.
 """
 
 import json
@@ -26,6 +28,8 @@ FORMAT_HEADER: Final = "endpoint-load-metrics-format"
 """A request asks by it for `TEXT` or `JSON`, as of vLLM."""
 RATE_SCALE: Final = 100
 """`rps_fractional` of one request a second."""
+_ABOVE: Final = 1 + 2e-5
+"""More than rounding to six digits takes from a rate, or adds to a utilization."""
 _MEMORY_S: Final = 10.0
 _SLA_WINDOW_S: Final = 60.0
 _SLA_EVERY_S: Final = 5.0
@@ -57,7 +61,7 @@ class Load:
         """Return ORCA's own fields, by which Envoy weighs a pod."""
         return {
             "application_utilization": _rounded(self.utilization),
-            "rps_fractional": _rounded(RATE_SCALE * self.served_rps),
+            "rps_fractional": _rounded(RATE_SCALE * self.served_rps * _ABOVE),
         }
 
     def named_metrics(self) -> dict[str, float]:

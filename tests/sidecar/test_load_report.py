@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from paceline_sidecar.backend import EngineView
@@ -72,6 +74,20 @@ def test_with_a_known_capacity_the_weight_is_that_capacity() -> None:
 
     assert load.utilization == pytest.approx(0.25, rel=0.05)
     assert load.served_rps / load.utilization == pytest.approx(8.0)
+
+
+@given(hundredths=st.integers(1, 20_000), rps=st.floats(0.01, 100.0))
+def test_a_weight_that_envoy_cuts_is_the_same_in_every_report(hundredths: int, rps: float) -> None:
+    """Rounding is no reason for 7 where 8 was told."""
+    clock = ManualClock()
+    meter, view, ledger = LoadMeter(clock), a_view(), Ledger()
+    meter.told(hundredths / 100, "one")
+    at_rate(meter, clock, rps, seconds=5 / rps)
+
+    told = meter.load(view, ledger, waiting=0).totals()
+
+    weight = told["rps_fractional"] / told["application_utilization"]
+    assert int(weight) == hundredths
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 5.0, 60.0, 3600.0, 1e6])
@@ -198,11 +214,11 @@ def test_both_formats_are_those_that_envoy_reads() -> None:
     load = Load(0.25, 2.0, waiting=3, kv_share=0.5, is_sla_violated=True)
 
     assert load.header("JSON") == (
-        'JSON {"application_utilization":0.25,"rps_fractional":200.0,"named_metrics":'
+        'JSON {"application_utilization":0.25,"rps_fractional":200.004,"named_metrics":'
         '{"num_requests_waiting":3,"kv_cache_usage_perc":0.5,"sla_violated":1}}'
     )
     assert load.header("TEXT") == (
-        "TEXT application_utilization=0.25,rps_fractional=200.0"
+        "TEXT application_utilization=0.25,rps_fractional=200.004"
         ",named_metrics.num_requests_waiting=3"
         ",named_metrics.kv_cache_usage_perc=0.5,named_metrics.sla_violated=1"
     )
