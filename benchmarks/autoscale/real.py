@@ -46,7 +46,7 @@ RESULTS: Final = Path(__file__).parents[1] / "results" / "autoscale"
 _PROMPT_TOKENS: Final = 32
 _OUTPUT_TOKENS: Final = 16
 _SLOWDOWN: Final = "4"
-"""Steps of eight rows take a fifth of a second: a pod serves two requests a second."""
+"""With it a pod serves two requests a second."""
 _LOAD_S: Final = 30.0
 _COLD_S: Final = 40.0
 """How long the oracle takes a start to be: the load, and the start of two Python processes."""

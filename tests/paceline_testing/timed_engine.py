@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Final
 
 import msgspec
@@ -20,12 +21,16 @@ from paceline_engine.pacing import make_pacer
 from paceline_engine.process.process import Progress, TakeTokenizer, serve
 from paceline_engine.settings import Settings, read_settings
 from paceline_sim.hardware import CPU_135M
-from paceline_testing.fake_engine import FAKE_MODEL, FAKE_TOKENIZER, FakeModel
+from paceline_testing.byte_tokenizer import BYTES
+from paceline_testing.fake_engine import FAKE_CAPACITY, FAKE_MODEL, FAKE_TOKENIZER, FakeModel
+from paceline_testing.fake_runner import FakeRunner, LateRunner, next_token
 
-_STEP_S: Final = 0.020
-_DECODE_S: Final = 0.004
-_PREFILL_S: Final = 0.0002
-"""Eight rows make steps of 52 ms, and eight requests of 16 tokens a second."""
+_STEP_S: Final = 0.024
+_TOKEN_S: Final = 0.0006
+"""Weights are read once a step, and each token is computed, be it of a prompt or of an answer.
+Eight rows and their prompts of 100 tokens serve eight requests of 16 tokens a second."""
+_LETTERS: Final = [BYTES.index(letter) for letter in ascii_lowercase]
+"""Tokens that are text as soon as they are there: a caller waits for nothing else."""
 
 _ASSUMED = CPU_135M.model_info()
 # The pacer's prior goes by the model's size.
@@ -41,15 +46,23 @@ def load_timed_model(
     take_tokenizer(FAKE_TOKENIZER)
     progress("weights", 0.5)
     time.sleep(float(os.environ.get("TIMED_ENGINE_LOAD_S", "0")))
-    model = FakeModel(info=_MODEL)
+    runner = LateRunner(_Speaking(FAKE_CAPACITY), FAKE_CAPACITY.max_batch_size)
+    model = FakeModel(info=_MODEL, runner=runner)
     slowdown = Path(os.environ.get("TIMED_ENGINE_SLOWDOWN", "/nonexistent"))
-    model.runner.inner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))
+    runner.inner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))
     return model
 
 
+class _Speaking(FakeRunner):
+    """Answers by letters."""
+
+    def choose(self, known: list[int]) -> int:
+        """The letter that follows."""
+        return _LETTERS[next_token(known, len(_LETTERS))]
+
+
 def _seconds(batch: Batch) -> float:
-    prefill = sum(chunk.count for chunk in batch.chunks if not chunk.is_decode)
-    return _STEP_S + _DECODE_S * batch.num_decodes + _PREFILL_S * prefill
+    return _STEP_S + _TOKEN_S * sum(chunk.count for chunk in batch.chunks)
 
 
 def _factor(slowdown: Path) -> float:
