@@ -34,7 +34,8 @@ _FULL_HOUSE: Final = 8
 """Requests at once."""
 _LEAST_CHUNK: Final = 64
 """Prefill tokens per step below which long prompts starve."""
-_MARGIN: Final = 1.6
+_MARGIN: Final = 1.8
+"""Of a p99 over the mean. With 1.6 a machine that was just fast enough missed it by 2 %."""
 
 
 class CalibrationError(LocalError):

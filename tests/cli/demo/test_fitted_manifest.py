@@ -15,13 +15,13 @@ QUICKSTART = Path(__file__).parents[3] / "examples/quickstart.yaml"
 
 @pytest.mark.parametrize(
     ("decode_ms", "prefill_ms", "factor"),
-    [(20.0, 0.5, 1.0), (50.0, 3.0, 1.0), (100.0, 6.0, 1.75), (200.0, 12.0, 3.25)],
+    [(20.0, 0.5, 1.0), (50.0, 3.0, 1.0), (100.0, 6.0, 1.75), (200.0, 12.0, 3.5)],
     ids=["fast", "fast enough", "slow", "very slow"],
 )
 def test_targets_are_loosened_only_where_no_setting_keeps_them(
     decode_ms: float, prefill_ms: float, factor: float
 ) -> None:
-    """A decode beside the smallest useful chunk of prefill must fit twice into the ITL target."""
+    """The p99 of decodes beside the smallest useful chunk of prefill must fit into the target."""
     speed = Speed(capacity_rps=1.0, decode_ms=decode_ms, prefill_ms=prefill_ms)
 
     assert slowness(SLA(itl_p99_ms=500.0), speed) == factor
