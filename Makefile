@@ -41,15 +41,14 @@ lint: install ## Style, and the layers between the parts.
 	.venv/bin/lint-imports
 
 .PHONY: types mypy pyright
-types: install ## mypy --strict and pyright, at the same time.
+types: install ## mypy --strict on everything, and pyright on what users import, at the same time.
 	$(MAKE) --no-print-directory --jobs 2 --output-sync mypy pyright
 
 mypy: install
 	$(PY) -m mypy
 
-# With node's own limit of 4 GB pyright forgets what it has read, and reads it again.
 pyright: install
-	NODE_OPTIONS=--max-old-space-size=8192 $(PY) -m pyright
+	$(PY) -m pyright
 
 .PHONY: test
 test: install ## Every test, on a whole Kubernetes where the machine allows it.

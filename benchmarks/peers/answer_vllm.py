@@ -18,7 +18,7 @@ def main() -> None:
     """Answer every line on standard input until it ends."""
     answers = os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
-    import vllm  # noqa: PLC0415 - it prints  # pyright: ignore[reportMissingImports] - only its own environment has it
+    import vllm  # noqa: PLC0415 - it prints
 
     engine = vllm.LLM(**json.loads(sys.argv[1]))
     with os.fdopen(answers, "w", encoding="utf-8") as out:

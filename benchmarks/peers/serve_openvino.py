@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openvino  # pyright: ignore[reportMissingImports] - only its own environment has it
-import openvino._offline_transformations as transformations  # pyright: ignore[reportMissingImports] - only its own environment has it
-import openvino_genai  # pyright: ignore[reportMissingImports] - only its own environment has it
+import openvino
+import openvino._offline_transformations as transformations
+import openvino_genai
 
 from peers.closed_loop import serve_peer
 from peers.setup import Identity, Setup

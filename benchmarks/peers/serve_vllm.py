@@ -5,8 +5,8 @@ FOLDER/vllm/bin/python benchmarks/peers/serve_vllm.py SETUP
 
 from collections.abc import Iterable
 
-import vllm  # pyright: ignore[reportMissingImports] - only its own environment has it
-from vllm import (  # pyright: ignore[reportMissingImports] - only its own environment has it
+import vllm
+from vllm import (
     EngineArgs,
     LLMEngine,
     SamplingParams,

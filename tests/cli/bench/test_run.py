@@ -41,7 +41,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """One connection of it."""
 
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride] - this one alone makes it
+    server: Server
 
     def do_GET(self) -> None:
         self._answer(json.dumps({"data": [{"id": "small"}]}), "application/json")
