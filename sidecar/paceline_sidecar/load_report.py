@@ -7,8 +7,8 @@ share of the batch that is taken, and the weight is the batch size over the time
 Envoy cuts a weight to a whole number of at least 1, and pods of large models serve a few requests a
 second or less: 2.5 and 1.9 would weigh 2 and 1. So the rate is told in hundredths, which leaves the
 proportions between pods as they are. And Envoy begins its schedule anew whenever a cut weight has
-changed, which gives a pod of small weight more than its share. So the rate is told a hair too high:
-rounding must not have a weight of 8 be 7 in every second report.
+changed, which gives a pod of small weight more than its share. So the rate is told a hair too high,
+or rounding would turn a weight of 8 into 7 in every second report.
 """
 
 import json

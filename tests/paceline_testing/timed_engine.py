@@ -46,11 +46,10 @@ def load_timed_model(
     take_tokenizer(FAKE_TOKENIZER)
     progress("weights", 0.5)
     time.sleep(float(os.environ.get("TIMED_ENGINE_LOAD_S", "0")))
-    runner = LateRunner(_Speaking(FAKE_CAPACITY), FAKE_CAPACITY.max_batch_size)
-    model = FakeModel(info=_MODEL, runner=runner)
     slowdown = Path(os.environ.get("TIMED_ENGINE_SLOWDOWN", "/nonexistent"))
-    runner.inner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))
-    return model
+    runner = _Speaking(FAKE_CAPACITY)
+    runner.before_run = lambda batch: time.sleep(_seconds(batch) * _factor(slowdown))
+    return FakeModel(info=_MODEL, runner=LateRunner(runner, FAKE_CAPACITY.max_batch_size))
 
 
 class _Speaking(FakeRunner):

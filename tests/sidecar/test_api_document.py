@@ -50,7 +50,7 @@ described = schemathesis.pytest.from_fixture("document")
 
 @described.parametrize()
 @settings(
-    max_examples=15,
+    max_examples=25,
     derandomize=True,
     database=None,
     deadline=None,

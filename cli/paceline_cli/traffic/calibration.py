@@ -35,7 +35,8 @@ _FULL_HOUSE: Final = 8
 _LEAST_CHUNK: Final = 64
 """Prefill tokens per step below which long prompts starve."""
 _MARGIN: Final = 1.8
-"""Of a p99 over the mean. With 1.6 a machine that was just fast enough missed it by 2 %."""
+"""Of the target over a mean step, for the p99. With 1.6 a machine that was just fast enough missed
+its target by 2 %."""
 
 
 class CalibrationError(LocalError):
