@@ -103,7 +103,7 @@ class Residuals:
     def learn(self, tokens: int, measured_ms: float, line_ms: float) -> float:
         """Follow one step; measured / t^ as it was predicted."""
         place = self._place(tokens)
-        ratio = self._follow(measured_ms / (self._used[place] * line_ms))
+        (ratio,) = self._follow([measured_ms / (self._used[place] * line_ms)])
         # The correction learns the ratio without the common level, which no size causes.
         self._correct(place, _clip(ratio, _BELIEVED))
         is_at_end = not _NEAR_END[0] < self.fast < _NEAR_END[1]
@@ -141,44 +141,41 @@ class Residuals:
         self._ratios.clear()
         self.fast = 1.0
         self._neighbours = Autocorrelation()
-        if steps:
-            self._keep_what_helps(steps)
-        levels = [
+        levels = [measured / line for _, measured, line in steps]
+        corrected = [
             measured / (line * self.correction_of(tokens)) for tokens, measured, line in steps
         ]
+        # The corrections were learned against the line before: a line that has learned the same
+        # would count it twice.
+        if steps and _spread(levels) < _CLEARLY * _spread(corrected):
+            self.forget()
+        else:
+            levels = corrected
         if levels:
             self.fast = _clip(float(np.median(levels[:_LEVEL_STEPS])), _FAST_RANGE)
         # As they would have been predicted one after the other: against one level for all, what
         # the level itself wavers by would pass for noise of the steps.
-        for level in levels:
-            self._ratios.append(self._follow(level))
+        self._ratios.extend(self._follow(levels))
         self._refresh()
-
-    def _keep_what_helps(self, steps: list[tuple[int, float, float]]) -> None:
-        """Drop the corrections where a new line predicts the recent steps better without them.
-
-        They were learned against the line before: a line that has learned the same would count
-        it twice.
-        """
-        plain = [measured / line for _, measured, line in steps]
-        with_them = [
-            ratio / self.correction_of(tokens)
-            for ratio, (tokens, _, _) in zip(plain, steps, strict=True)
-        ]
-        if _spread(plain) < _CLEARLY * _spread(with_them):
-            self.forget()
 
     def _place(self, tokens: int) -> int:
         return correction_bin(tokens, self.bin_tokens, len(self._used))
 
-    def _follow(self, level: float) -> float:
-        """Follow one step, given its corrected measured / line; return its measured / t^."""
-        ratio = level / (self.fast * self._neighbours.factor)
-        believed = _clip(level / self.fast, _BELIEVED)
-        before = self.fast
-        self.fast = _clip(before * (1 + _FAST_RATE * (believed - 1)), _FAST_RANGE)
-        self._neighbours.observe(believed * before / self.fast)
-        return ratio
+    def _follow(self, levels: list[float]) -> list[float]:
+        """Follow steps, given their corrected measured / line; return their measured / t^."""
+        fast = self.fast
+        before, after = [], []
+        for level in levels:
+            before.append(fast)
+            believed = _clip(level / fast, _BELIEVED)
+            fast = _clip(fast * (1 + _FAST_RATE * (believed - 1)), _FAST_RANGE)
+            after.append(believed * before[-1] / fast)
+        self.fast = fast
+        factors = self._neighbours.observe(after)
+        return [
+            level / (level_before * factor)
+            for level, level_before, factor in zip(levels, before, factors, strict=True)
+        ]
 
     def _correct(self, place: int, ratio: float) -> None:
         # While the common level moves, that is for `fast` alone to follow.
@@ -223,7 +220,13 @@ def _spread(ratios: list[float]) -> float:
 
 
 def _clip(value: float, bounds: tuple[float, float]) -> float:
-    return min(max(value, bounds[0]), bounds[1])
+    # Twice as fast as min() and max(): a new line is judged by 600 steps while the next one waits.
+    low, high = bounds
+    if value < low:
+        return low
+    if value > high:
+        return high
+    return value
 
 
 class Autocorrelation:
@@ -249,19 +252,29 @@ class Autocorrelation:
         self.factor = 1.0
         """What the next step is expected to take, over what it would without the last one."""
 
-    def observe(self, ratio: float) -> None:
-        """Follow one step: measured over what level, size and line foresee."""
-        x = math.log(ratio)
-        if self._steps >= _ENOUGH_NEIGHBOURS:
-            bound = _DEVIATIONS * math.sqrt(self._square)
-            is_far = abs(x) > bound
-            x = min(max(x, -bound), bound) if self._was_far or not is_far else 0.0
-            self._was_far = is_far
-        self._steps += 1
-        rate = 1 / min(self._steps, _NEIGHBOURS)
-        self._product += rate * (x * self._last - self._product)
-        self._square += rate * (x * x - self._square)
-        self._last = x
-        if self._steps >= _ENOUGH_NEIGHBOURS and self._square > 0.0:
-            rho = min(max(self._product / self._square, 0.0), _MOST_RHO)
-            self.factor = math.exp(rho * x)
+    def observe(self, ratios: list[float]) -> list[float]:
+        """Follow steps, each measured over what level, size and line foresee.
+
+        Returns the factor that each was expected with: what those before it had foretold.
+        """
+        steps, last, was_far = self._steps, self._last, self._was_far
+        product, square, factor = self._product, self._square, self.factor
+        expected = []
+        for ratio in ratios:
+            expected.append(factor)
+            x = math.log(ratio)
+            if steps >= _ENOUGH_NEIGHBOURS:
+                bound = _DEVIATIONS * math.sqrt(square)
+                is_far = abs(x) > bound
+                x = _clip(x, (-bound, bound)) if was_far or not is_far else 0.0
+                was_far = is_far
+            steps += 1
+            rate = 1 / min(steps, _NEIGHBOURS)
+            product += rate * (x * last - product)
+            square += rate * (x * x - square)
+            last = x
+            if steps >= _ENOUGH_NEIGHBOURS and square > 0.0:
+                factor = math.exp(_clip(product / square, (0.0, _MOST_RHO)) * x)
+        self._steps, self._last, self._was_far = steps, last, was_far
+        self._product, self._square, self.factor = product, square, factor
+        return expected

@@ -94,8 +94,7 @@ def test_the_tail_is_not_that_of_a_level_that_wavers() -> None:
 def test_an_echo_is_bounded_whatever_is_heard(ratios: list[float]) -> None:
     """It multiplies what a step may take: it must not run away."""
     neighbours = Autocorrelation()
-    for ratio in ratios:
-        neighbours.observe(ratio)
+    neighbours.observe(ratios)
 
     assert 0.6 <= neighbours.factor <= 1.5
 
