@@ -104,7 +104,7 @@ def test_keda_adds_a_pod_under_load_and_scaling_in_drains(world: World, example:
     world.scale_by(example)
     world.eventually(lambda: world.service.has(1))
 
-    clients.rate_rps = 11.0
+    clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.has(2))
     served = len(codes)
     world.eventually(lambda: len(codes) >= served + 200)  # what had queued before one pod is served
@@ -117,7 +117,7 @@ def test_keda_adds_a_pod_under_load_and_scaling_in_drains(world: World, example:
 def test_a_metric_that_vanishes_scales_nothing_in(world: World) -> None:
     """The operator is gone: KEDA keeps the pods that there are, and does not take none for zero."""
     world.scale_by("keda.yaml")
-    world.service.clients.rate_rps = 11.0
+    world.service.clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.has(2))
 
     place = f"--namespace={SYSTEM}"

@@ -22,6 +22,7 @@ from paceline_testing.monitored_service import (
     HOME,
     JOBS,
     NAME,
+    OURS,
     ROOT,
     MonitoredService,
     monitored_service,
@@ -30,8 +31,6 @@ from paceline_testing.monitored_service import (
 pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(1200, func_only=True)]
 
 Json = dict[str, Any]
-
-OURS = f'{{namespace="{HOME}", inferenceservice="{NAME}"}}'
 
 
 @dataclass
@@ -81,19 +80,6 @@ class World:
     service: MonitoredService
     notifications: Notifications
 
-    def metric(self, expression: str) -> float | None:
-        found = self.service.stack.query(expression)
-        return float(found[0]["value"][1]) if found else None
-
-    def one_pod_rps(self) -> float:
-        """Return λ* while one pod serves: this machine's, which no rate of ours can know."""
-        capacity = f"paceline_capacity_requests_per_second{OURS}"
-        self.eventually(lambda: self.service.read()["status"]["readyReplicas"] == 1)
-        self.eventually(lambda: self.metric(capacity))
-        found = self.metric(capacity)
-        assert found is not None
-        return found
-
     def replicas_over(self, *, seconds: float, every_s: float) -> list[int]:
         """Look at what the autoscaler wants, for so long."""
         found, end = [], time.monotonic() + seconds
@@ -140,14 +126,15 @@ def test_prometheus_scrapes_what_the_charts_monitors_name(world: World) -> None:
     """Operator and pods, by the labels of the chart; a service's metrics carry its namespace."""
     world.eventually(lambda: {t["scrapePool"] for t in world.service.stack.targets()} == JOBS)
     world.eventually(lambda: all(t["health"] == "up" for t in world.service.stack.targets()))
-    world.eventually(lambda: world.metric(f"paceline_capacity_utilization{OURS}"))
+    world.eventually(lambda: world.service.metric(f"paceline_capacity_utilization{OURS}"))
 
     budget = f'paceline:sla_error_budget{{namespace="{HOME}"}}'
-    world.eventually(lambda: world.metric(budget))
+    world.eventually(lambda: world.service.metric(budget))
 
-    assert world.metric("paceline_operator_is_leader") == 1.0
-    assert world.metric(f'paceline_engine_up{{namespace="{HOME}", model_name="{NAME}"}}') == 1.0
-    assert world.metric(budget) == pytest.approx(0.01)
+    assert world.service.metric("paceline_operator_is_leader") == 1.0
+    up = f'paceline_engine_up{{namespace="{HOME}", model_name="{NAME}"}}'
+    assert world.service.metric(up) == 1.0
+    assert world.service.metric(budget) == pytest.approx(0.01)
 
 
 def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: World) -> None:
@@ -155,7 +142,7 @@ def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: Worl
     codes = world.service.clients.codes
     assert world.service.read()["spec"]["replicas"] == 1
 
-    world.service.clients.rate_rps = 1.2 * world.one_pod_rps()
+    world.service.clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     alone = len(codes)
     world.eventually(lambda: len(codes) >= alone + 200)  # so that the utilization is that of both
@@ -194,12 +181,13 @@ def test_tuner_and_autoscaler_leave_each_other_alone(world: World) -> None:
     depends on the machine, as they share its cores; that they come to rest does not.
     """
     swinging = f"paceline_tuner_swinging_pods{OURS}"
-    codes, world.service.clients.rate_rps = world.service.clients.codes, 1.2 * world.one_pod_rps()
+    codes = world.service.clients.codes
+    world.service.clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     served = len(codes)
     world.eventually(lambda: len(codes) >= served + 200)  # what had queued before one pod is served
     # Limits follow the change of the load, and that is remembered for ten minutes.
-    world.eventually(lambda: world.metric(swinging) == 0.0, within_s=900)
+    world.eventually(lambda: world.service.metric(swinging) == 0.0, within_s=900)
 
     before, replicas = len(codes), world.replicas_over(seconds=600, every_s=5)
     answers = set(codes[before:])
@@ -211,4 +199,4 @@ def test_tuner_and_autoscaler_leave_each_other_alone(world: World) -> None:
     assert len(set(replicas[len(replicas) // 2 :])) == 1
     assert answers == {200}
     # Now, not at most: this is of the ten minutes before, which are those of the test.
-    assert world.metric(swinging) == 0.0
+    assert world.service.metric(swinging) == 0.0

@@ -24,6 +24,8 @@ ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "paceline-system"
 HOME: Final = "ml"
 NAME: Final = "chat"
+OURS: Final = f'{{namespace="{HOME}", inferenceservice="{NAME}"}}'
+"""Which service's metrics."""
 JOBS: Final = {f"podMonitor/{SYSTEM}/paceline/0", f"podMonitor/{SYSTEM}/paceline-services/0"}
 """What Prometheus scrapes by the chart's monitors."""
 _WITHIN_S: Final = 300.0
@@ -55,6 +57,20 @@ class MonitoredService:
         """Whether so many pods are ready, and no other is there but those that leave."""
         status = self.read().get("status", {})
         return bool(status.get("readyReplicas") == status.get("replicas") == replicas)
+
+    def metric(self, expression: str) -> float | None:
+        """Ask Prometheus for one number; None where there is none."""
+        found = self.stack.query(expression)
+        return float(found[0]["value"][1]) if found else None
+
+    def one_pod_rps(self) -> float:
+        """Return λ* while one pod serves: this machine's, which no rate of ours can know."""
+        capacity = f"paceline_capacity_requests_per_second{OURS}"
+        self.eventually(lambda: self.has(1), tell=self.stack.alerts)
+        self.eventually(lambda: self.metric(capacity), tell=self.stack.alerts)
+        found = self.metric(capacity)
+        assert found is not None
+        return found
 
     def eventually(
         self,
