@@ -107,7 +107,8 @@ def test_keda_adds_a_pod_under_load_and_scaling_in_drains(world: World, example:
     clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.has(2))
     served = len(codes)
-    world.eventually(lambda: len(codes) >= served + 200)  # what had queued before one pod is served
+    # What had queued before one pod is served, and nobody is refused for it any more.
+    world.eventually(lambda: len(codes) >= served + 200 and clients.are_answered(100))
     clients.rate_rps, before = 2.0, len(codes)
     world.eventually(lambda: world.service.has(1))
 

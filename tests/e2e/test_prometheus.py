@@ -139,14 +139,16 @@ def test_prometheus_scrapes_what_the_charts_monitors_name(world: World) -> None:
 
 def test_an_autoscaler_follows_the_utilization_and_scaling_in_drains(world: World) -> None:
     """More arrives than one pod serves: a second comes. It goes again without a lost request."""
-    codes = world.service.clients.codes
+    clients = world.service.clients
+    codes = clients.codes
     assert world.service.read()["spec"]["replicas"] == 1
 
-    world.service.clients.rate_rps = 1.2 * world.service.one_pod_rps()
+    clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     alone = len(codes)
-    world.eventually(lambda: len(codes) >= alone + 200)  # so that the utilization is that of both
-    world.service.clients.rate_rps, before = 2.0, len(codes)
+    # The utilization is that of both, and nobody is refused for what had queued before one.
+    world.eventually(lambda: len(codes) >= alone + 200 and clients.are_answered(100))
+    clients.rate_rps, before = 2.0, len(codes)
     world.eventually(lambda: world.service.read()["status"]["replicas"] == 1)
 
     assert set(codes[before:]) == {200}
@@ -181,11 +183,13 @@ def test_tuner_and_autoscaler_leave_each_other_alone(world: World) -> None:
     depends on the machine, as they share its cores; that they come to rest does not.
     """
     swinging = f"paceline_tuner_swinging_pods{OURS}"
-    codes = world.service.clients.codes
-    world.service.clients.rate_rps = 1.2 * world.service.one_pod_rps()
+    clients = world.service.clients
+    codes = clients.codes
+    clients.rate_rps = 1.2 * world.service.one_pod_rps()
     world.eventually(lambda: world.service.read()["status"]["readyReplicas"] >= 2)
     served = len(codes)
-    world.eventually(lambda: len(codes) >= served + 200)  # what had queued before one pod is served
+    # What had queued before one pod is served, and nobody is refused for it any more.
+    world.eventually(lambda: len(codes) >= served + 200 and clients.are_answered(100))
     # Limits follow the change of the load, and that is remembered for ten minutes.
     world.eventually(lambda: world.service.metric(swinging) == 0.0, within_s=900)
 

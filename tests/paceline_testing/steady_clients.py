@@ -20,6 +20,11 @@ class Clients:
         self._thread = threading.Thread(target=self._send, name="clients", daemon=True)
         self._thread.start()
 
+    def are_answered(self, requests: int) -> bool:
+        """Whether each of the newest so many requests got an answer."""
+        newest = self.codes[-requests:]
+        return newest == [200] * requests
+
     def close(self) -> None:
         """Ask no more, and wait for the answers."""
         self._over.set()
