@@ -103,7 +103,7 @@ CLASSES = (
     Class("paceline up *", How.TUTORIAL),
     Class("paceline chat", How.TUTORIAL),
     Class("paceline explain", How.SERVED),
-    Class("paceline explain --export fixed.yaml", How.SERVED),
+    Class("paceline explain --export fixed.yaml", How.SERVED, prepared=prepared.AFTER_REQUESTS),
     Class("paceline diagnose", How.SERVED, prepared=prepared.AFTER_REQUESTS),
     Class("paceline diagnose --format json", How.SERVED, prepared=prepared.AFTER_REQUESTS),
     Class("paceline diagnose --price-per-hour *", How.SERVED, prepared=prepared.AFTER_REQUESTS),
