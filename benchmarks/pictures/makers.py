@@ -18,6 +18,8 @@ from overload.flood import Flood, draw_totals
 from overload.flood import draw_flood as draw_floods_seconds
 from paceline_cli.bench.comparison import read_comparison
 from paceline_cli.bench.sweep_points import read_sweeps
+from paceline_cli.demo.plots import save_over_time
+from paceline_cli.demo.series import DemoSeries
 from pictures.attainment import draw_attainment
 from pictures.balancing import draw_balancing
 from pictures.knees import draw_knees
@@ -145,6 +147,11 @@ def _flood(root: Path) -> None:
     draw_floods_seconds(flood, _in(root, "docs/images/overload/flood.png"))
 
 
+def _demo(root: Path) -> None:
+    series = msgspec.json.decode((_RESULTS / "cpu" / "demo.json").read_bytes(), type=DemoSeries)
+    save_over_time(series, _in(root, "docs/images/demo-p99.png"))
+
+
 def _limits(root: Path) -> None:
     tuning = _RESULTS / "tuning"
     scores = committed_scores(tuning / "figures.json", tuning / "tracks.json")
@@ -203,13 +210,12 @@ _SERIES: Final = (
     ),
 )
 DRAWN_BY_THEIR_RUN: Final = {
-    "docs/images/demo-p99.png": "paceline demo --png docs/images/demo-p99.png"
-    " --json benchmarks/results/cpu/demo.json",
     "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
     **{each.picture: each.run for each in _SERIES if not each.series.exists()},
 }
 """Pictures of more than their results keep (every request, step or frame), and what draws them."""
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
+    (_demo, ("docs/images/demo-p99.png",)),
     (
         _autoscale,
         ("docs/images/autoscaling/ramps.png", "docs/images/autoscaling/real.png"),

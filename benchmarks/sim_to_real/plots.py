@@ -66,7 +66,7 @@ def draw_figures(runs: Sequence[ComparedRun], machine: str, path: Path) -> None:
             axes.plot(line, line, color=FAINT, lw=0.8, zorder=0)
             axes.fill_between(line, line * (1 - _BAND), line * (1 + _BAND), color=FAINT,
                               alpha=0.15, lw=0)  # fmt: skip
-            axes.annotate(f"band: within {_BAND:.0%}".replace("%", " %"), (0.03, 0.03),
+            axes.annotate(f"band: within {_BAND:.0%}".replace("%", " %"), (0.03, 0.93),
                           xycoords="axes fraction", fontsize=9, color=FAINT)  # fmt: skip
             axes.set(xscale="log", yscale="log", xlim=tuple(line), ylim=tuple(line))
             axes.set_aspect("equal")
@@ -98,8 +98,8 @@ def _points(axes: Any, pairs: Sequence[tuple[str, RunFigures, RunFigures]]) -> t
             words = "\n".join([label, *(run for run, _, _ in far)])
             right = max(real for _, real, _ in far)
             low = min(other for _, _, other in far)
-            axes.annotate(words, (right, low), xytext=(8, -2), textcoords="offset points",
-                          va="top", fontsize=9, color=color)  # fmt: skip
+            axes.annotate(words, (right, low), xytext=(8, 0), textcoords="offset points",
+                          va="center", fontsize=9, color=color)  # fmt: skip
     return inside, total
 
 
