@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,13 +64,9 @@ def _sim_to_real(root: Path) -> None:
         for one in raw["played"]
     ]
     draw_figures(runs, raw["machine"], _in(root, "docs/images/sim-to-real/figures.png"))
-
-
-def _spread(root: Path) -> None:
-    cpu = _RESULTS / "cpu"
-    runs = msgspec.json.decode((cpu / "sim-to-real-spread.json").read_bytes(), type=list[Spread])
-    machine = json.loads((cpu / "sim-to-real.json").read_text())["machine"]
-    draw_spread(runs, machine, _in(root, "docs/images/sim-to-real/spread.png"))
+    spread = (_RESULTS / "cpu" / "sim-to-real-spread.json").read_bytes()
+    spreads = msgspec.json.decode(spread, type=list[Spread])
+    draw_spread(spreads, raw["machine"], _in(root, "docs/images/sim-to-real/spread.png"))
 
 
 def _run(raw: dict[str, Any]) -> RunFigures:
@@ -81,9 +76,11 @@ def _run(raw: dict[str, Any]) -> RunFigures:
 
 
 def _tuning(root: Path) -> None:
-    scores = committed_scores(_RESULTS / "tuning" / "figures.json")
+    tuning = _RESULTS / "tuning"
+    scores = committed_scores(tuning / "figures.json", tuning / "tracks.json")
     draw_scores(scores, _in(root, "docs/images/tuning/sweep.png").parent)
     draw_attainment(scores, _in(root, "docs/images/tuning/attainment.png"))
+    draw_limits(scores, _in(root, "docs/images/tuning/limits.png"))
 
 
 def _autoscale(root: Path) -> None:
@@ -140,9 +137,6 @@ def _techniques(root: Path) -> None:
 def _overload(root: Path) -> None:
     raw = json.loads((_RESULTS / "overload" / "overload.json").read_text())
     draw_totals(raw, _in(root, "docs/images/overload/totals.png"))
-
-
-def _flood(root: Path) -> None:
     flood = msgspec.json.decode((_RESULTS / "overload" / "flood.json").read_bytes(), type=Flood)
     draw_floods_seconds(flood, _in(root, "docs/images/overload/flood.png"))
 
@@ -150,12 +144,6 @@ def _flood(root: Path) -> None:
 def _demo(root: Path) -> None:
     series = msgspec.json.decode((_RESULTS / "cpu" / "demo.json").read_bytes(), type=DemoSeries)
     save_over_time(series, _in(root, "docs/images/demo-p99.png"))
-
-
-def _limits(root: Path) -> None:
-    tuning = _RESULTS / "tuning"
-    scores = committed_scores(tuning / "figures.json", tuning / "tracks.json")
-    draw_limits(scores, _in(root, "docs/images/tuning/limits.png"))
 
 
 def _scenes(root: Path) -> None:
@@ -176,44 +164,10 @@ def _in(root: Path, name: str) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A picture of more than a result's figures, drawn from a series that its run keeps."""
-
-    make: Callable[[Path], None]
-    picture: str
-    series: Path
-    """Not there until the run that keeps it was committed."""
-    run: str
-    """The command that measures, keeps the series and draws."""
-
-
-_SERIES: Final = (
-    Series(
-        _flood,
-        "docs/images/overload/flood.png",
-        _RESULTS / "overload" / "flood.json",
-        "python -m overload --minutes 10 --results benchmarks/results/overload"
-        " --png docs/images/overload/flood.png",
-    ),
-    Series(
-        _spread,
-        "docs/images/sim-to-real/spread.png",
-        _RESULTS / "cpu" / "sim-to-real-spread.json",
-        "make sim-to-real",
-    ),
-    Series(
-        _limits,
-        "docs/images/tuning/limits.png",
-        _RESULTS / "tuning" / "tracks.json",
-        "python -m tune_report.tracks && python -m pictures",
-    ),
-)
 DRAWN_BY_THEIR_RUN: Final = {
     "docs/images/live-page.png": "python benchmarks/live_page_picture.py",
-    **{each.picture: each.run for each in _SERIES if not each.series.exists()},
 }
-"""Pictures of more than their results keep (every request, step or frame), and what draws them."""
+"""Pictures of a browser's page, and what takes them."""
 MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
     (_demo, ("docs/images/demo-p99.png",)),
     (
@@ -221,12 +175,16 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
         ("docs/images/autoscaling/ramps.png", "docs/images/autoscaling/real.png"),
     ),
     (_soak, ("benchmarks/results/cpu/soak.svg",)),
-    (_sim_to_real, ("docs/images/sim-to-real/figures.png",)),
+    (
+        _sim_to_real,
+        ("docs/images/sim-to-real/figures.png", "docs/images/sim-to-real/spread.png"),
+    ),
     (
         _tuning,
         (
             "docs/images/tuning/attainment.png",
             "docs/images/tuning/goodput.png",
+            "docs/images/tuning/limits.png",
             "docs/images/tuning/summary.png",
             "docs/images/tuning/sweep.png",
         ),
@@ -268,8 +226,7 @@ MAKERS: Final[tuple[tuple[Callable[[Path], None], tuple[str, ...]], ...]] = (
             "docs/images/readme/flood.png",
         ),
     ),
-    (_overload, ("docs/images/overload/totals.png",)),
-    *((each.make, (each.picture,)) for each in _SERIES if each.series.exists()),
+    (_overload, ("docs/images/overload/flood.png", "docs/images/overload/totals.png")),
 )
 """Each function that draws, and the pictures that it writes below a root folder."""
 
