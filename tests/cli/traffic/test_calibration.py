@@ -1,5 +1,6 @@
 """How fast a machine serves is what its slow seconds allow."""
 
+from dataclasses import replace
 from itertools import accumulate, repeat
 
 import pytest
@@ -43,14 +44,6 @@ def test_one_late_token_is_no_slow_machine() -> None:
     """A request's speed is that of its median token."""
     steady = answered(prompt_ms=200.0, token_ms=10.0)
     *others, last = steady.token_ats
-    hiccup = ClientRecord(
-        planned_at=0.0,
-        sent_at=0.0,
-        token_ats=(*others, last + 3.0),
-        finished_at=last + 3.0,
-        prompt_tokens=100,
-        output_tokens=20,
-        outcome="ok",
-    )
+    hiccup = replace(steady, token_ats=(*others, last + 3.0), finished_at=last + 3.0)
 
     assert speed_of([steady, hiccup], capacity_rps=1.0).decode_ms == pytest.approx(10.0)
