@@ -41,6 +41,15 @@ def test_what_addresses_the_local_service_is_run() -> None:
     assert [text for text in left if not any(each in text for each in of_the_reader)] == []
 
 
+def test_no_process_of_a_pod_is_waited_for() -> None:
+    """The engine, the sidecar and the operator end only when they are told to."""
+    processes = "python -m paceline_"
+    named = [each.text for each in found() if processes in each.text]
+
+    assert len(named) > 4
+    assert [text for text in named if (it := class_of(text)) and it.how is not How.NOT] == []
+
+
 def test_nothing_is_prepared_for_what_is_not_run() -> None:
     run_by_itself = {How.QUICK, How.LONG, How.SERVED}
     prepared = [each for each in CLASSES if each.prepared is not AS_IT_IS]

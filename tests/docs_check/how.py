@@ -83,7 +83,7 @@ CLASSES = (
     Class("*python -m docs_check*", How.NOT, "it would run itself"),
     Class("python -m paceline_engine*", How.NOT, "a pod's process: manifests start it"),
     Class("python -m paceline_sidecar", How.NOT, "a pod's process: manifests start it"),
-    Class("python -m paceline_operator.*", How.NOT, "the chart starts it"),
+    Class("python -m paceline_operator*", How.NOT, "the chart starts it"),
     Class("python benchmarks/kernel_speed.py", How.NOT, _GPU),
     Class("python3 -m gpu_suite *", How.NOT, _GPU),
     Class("python3 --version", How.QUICK),
