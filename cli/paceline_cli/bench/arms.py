@@ -18,6 +18,8 @@ class Arm:
     mode: Literal["Observe", "Auto"] = "Observe"
     batch_size: int | None = None
     """Max batch size instead of the manifest's."""
+    last_wait_s: float = 0.0
+    """How long the last, smaller batch of a trial waits for others, at most."""
 
 
 def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
@@ -40,6 +42,7 @@ def arms(max_wait_s: float, static_batch: int | None = None) -> tuple[Arm, ...]:
             f"{'' if static_batch else ' as the max batch size'}, {STATIC_WAIT_S:g} s at most",
             dynamic | mixed | waits,
             batch_size=static_batch,
+            last_wait_s=STATIC_WAIT_S,
         ),
         Arm(
             "dynamic, mixed",

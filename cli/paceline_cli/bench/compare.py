@@ -1,6 +1,6 @@
 """`paceline bench compare`: the same traffic under each way of batching, one after the other."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -107,7 +107,7 @@ async def run_compare(options: CompareOptions, console: Console) -> Path:
     }
     if fitted.note:
         _say(console, fitted.note)
-    _say(console, _planned(left))
+    _say(console, planned_time(ways, left))
     trials = [_trial(arm.name, load) for arm in ways for load in options.loads]
 
     def place(arm: str, load: float) -> str:
@@ -160,6 +160,18 @@ def longest_wait_s(options: CompareOptions) -> float:
     return seconds(load(options.manifest).spec.engine.dynamic.max_wait)
 
 
+def planned_time(ways: Sequence[Arm], left: Mapping[str, Mapping[float, ChosenTraffic]]) -> str:
+    """Say how long a comparison takes, of the trials that are left of each way and load."""
+    num_kept = sum(not left[arm.name] for arm in ways)
+    kept = f", {num_kept} of them measured before" if num_kept else ""
+    what = f"{len(ways)} ways of batching{kept}"
+    trials = [(arm, each.stretch) for arm in ways for each in left[arm.name].values()]
+    if any(stretch.concurrency is not None for _, stretch in trials):
+        return f"{what}; {len(trials)} trials are left"
+    whole_s = sum(each.warmup_s + each.seconds + arm.last_wait_s for arm, each in trials)
+    return f"{what}; about {round(whole_s / 60)} minutes are left"
+
+
 def _kept(options: CompareOptions, max_wait_s: float) -> KeptTrials:
     """Open what earlier runs left; each load is a trial of its own."""
     asked = {
@@ -172,14 +184,6 @@ def _kept(options: CompareOptions, max_wait_s: float) -> KeptTrials:
 
 def _trial(arm: str, load: float) -> str:
     return f"{arm} load {load:g}"
-
-
-def _planned(left: Mapping[str, Mapping[float, ChosenTraffic]]) -> str:
-    trials = [each.stretch for by_load in left.values() for each in by_load.values()]
-    minutes = sum(each.warmup_s + each.seconds for each in trials) / 60
-    num_kept = sum(not by_load for by_load in left.values())
-    kept = f", {num_kept} of them measured before" if num_kept else ""
-    return f"{len(left)} ways of batching{kept}; about {minutes:.0f} minutes are left"
 
 
 async def _serve(

@@ -11,12 +11,18 @@ from rich.console import Console
 
 from paceline_cli.__main__ import main
 from paceline_cli.bench.arms import STATIC_WAIT_S, arms
-from paceline_cli.bench.compare import CompareOptions, line, longest_wait_s, table
+from paceline_cli.bench.compare import (
+    CompareOptions,
+    line,
+    longest_wait_s,
+    planned_time,
+    table,
+)
 from paceline_cli.bench.compare_report import write_report
 from paceline_cli.bench.comparison import COMPARE_SCHEMA, ArmResult, Comparison, Series, series_of
 from paceline_cli.bench.measures import measure
 from paceline_cli.bench.served_copy import REQUEST_TIMEOUT_S
-from paceline_cli.bench.traffic_choice import TrafficChoice
+from paceline_cli.bench.traffic_choice import TrafficChoice, chosen_traffic
 from paceline_cli.bench.trial import Trial
 from paceline_cli.traffic.client_health import ClientHealth
 from paceline_cli.traffic.record import ClientRecord
@@ -125,6 +131,23 @@ def test_the_table_and_the_line_say_where_the_client_lagged() -> None:
 def test_requests_may_take_longer_than_a_static_batch_waits_for_others() -> None:
     """Else the last of a run, which find nobody to fill their batch, would have no answer."""
     assert REQUEST_TIMEOUT_S >= 1.5 * STATIC_WAIT_S
+
+
+def test_a_comparison_says_how_long_it_takes() -> None:
+    """The last batches of static batching, which wait for others, are in it."""
+    ways = arms(0.1)
+    traffic = chosen_traffic(TrafficChoice(rate_rps=2.0, requests=400))  # 220 s with its warm-up
+    whole = {arm.name: {0.5: traffic, 1.0: traffic} for arm in ways}
+    without_static = whole | {"static": {}}
+    closed = {arm.name: {1.0: chosen_traffic(TrafficChoice(concurrency=8))} for arm in ways}
+
+    told = [planned_time(ways, left) for left in (whole, without_static, closed)]
+
+    assert told == [
+        f"5 ways of batching; about {(10 * 220 + 2 * STATIC_WAIT_S) / 60:.0f} minutes are left",
+        "5 ways of batching, 1 of them measured before; about 29 minutes are left",
+        "5 ways of batching; 5 trials are left",
+    ]
 
 
 def test_the_engine_understands_every_way_of_batching() -> None:
