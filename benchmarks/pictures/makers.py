@@ -110,7 +110,7 @@ def _sweep(root: Path) -> None:
     sizes, budgets = (
         _in(root, f"docs/images/batching/{name}.png") for name in ("batch-sizes", "token-budgets")
     )
-    title = "Beyond a max batch size of 8 answers end no sooner"
+    title = "Beyond a max batch size of 16 answers end no sooner"
     draw_sweep(sweep, "batch_size", ("TTFT", "E2E", "ITL"), title, sizes)
     title = "Smaller token budgets shorten gaps, not first tokens"
     draw_sweep(sweep, "token_budget", ("TTFT", "ITL"), title, budgets)

@@ -57,7 +57,7 @@ def draw_batch_sizes(sweep: Sweep, path: Path) -> None:
             axis.set_xticks([1, 8, 64])
             axis.set_title(what, fontweight="normal")
         figure.supxlabel("max batch size", fontsize=10, color=INK)
-        _say(figure, "Past 8 answers end no sooner")
+        _say(figure, "Past 16 answers end no sooner")
         _save(figure, path)
 
 

@@ -56,7 +56,7 @@ def draw_p99_over_time(comparison: Comparison, path: Path) -> None:
     figure = p99_over_time(comparison)
     first, gaps = figure.axes
     with styled():
-        first.set_title(f"Static and mixed batches fall behind ({_MEASURED})")
+        first.set_title(f"Static and dynamic batches fall behind ({_MEASURED})")
         gaps.set_title("")
         first.set_ylabel("TTFT p99 (ms)")
         gaps.set_ylabel("ITL p99 (ms)")
@@ -84,7 +84,7 @@ def draw_padding(comparison: Comparison, path: Path) -> None:
         axis.set_xlabel(_load(comparison))
         axis.set_ylabel("padding, % of computed tokens")
         axis.set_ylim(0, 1.1 * max(shares.values()))
-        axis.set_title(f"Buckets save more than half of the padding ({_MEASURED})")
+        axis.set_title(f"Buckets save nearly half of the padding, or more ({_MEASURED})")
         figure.legend(loc="outside right upper")
     _save(figure, path, (7.6, 3.6))
 
